@@ -1,0 +1,123 @@
+"""`Plan`: how a job is executed. Two plans of one job make the same training, up to rounding."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from nearpeak.errors import SettingError
+from nearpeak.reason import Reason
+
+__all__ = ["LoaderSettings", "Plan", "load_plan", "save_plan"]
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+MicroBatching = Literal["auto", "fixed", "partition", "packed"]
+Recompute = Literal["none", "blocks", "every_nth", "selective"]
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "micro_batching": ("auto", "fixed", "partition", "packed"),
+    "recompute": ("none", "blocks", "every_nth", "selective"),
+    "compile": ("none", "blocks"),
+    "attention": ("keep", "eager", "sdpa", "flash_attention_2", "flex_attention"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSettings:
+    """How samples are fetched."""
+
+    workers: int | Literal["auto"] = "auto"
+    """Processes that fetch samples; `auto` starts at 0 and grows while the step waits for input."""
+    prefetch_windows: int = 2
+    """Windows each worker prepares ahead."""
+    pin_memory: bool = True
+    """Stage batches in page-locked memory; only used where a GPU is."""
+
+    def __post_init__(self) -> None:
+        if self.workers != "auto" and (not isinstance(self.workers, int) or self.workers < 0):
+            raise SettingError(f"loader.workers={self.workers!r}: must be 'auto' or a whole number of at least 0.")
+        if self.prefetch_windows < 1:
+            raise SettingError(f"loader.prefetch_windows={self.prefetch_windows}: must be at least 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a job is executed. The defaults are safe anywhere; `Run(job, "auto")` measures better ones."""
+
+    precision: Precision = "fp32"
+    micro_batching: MicroBatching = "auto"
+    """How a window is split: `fixed` (as the user would), `partition` (by length and cost), `packed` (no padding)."""
+    micro_batch: int | None = None
+    """Most samples of one micro-batch; None leaves it to cost and memory. `fixed` needs it."""
+    micro_batch_tokens: int | None = None
+    """Memory budget: most (padded) tokens of one micro-batch."""
+    recompute: Recompute = "none"
+    recompute_every: int = 2
+    """With `every_nth`: recompute one block of this many."""
+    compile: Literal["none", "blocks"] = "none"
+    attention: Literal["keep", "eager", "sdpa", "flash_attention_2", "flex_attention"] = "keep"
+    fused_optimizer: bool = True
+    threads: int | None = None
+    """CPU threads of the training process; None keeps torch's setting."""
+    loader: LoaderSettings = field(default_factory=LoaderSettings)
+    reasons: tuple[Reason, ...] = ()
+    """Why each automatic choice was made."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise SettingError(f"Plan({name}={getattr(self, name)!r}): must be one of {', '.join(allowed)}.")
+        for name in ("micro_batch", "micro_batch_tokens", "threads"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise SettingError(f"Plan({name}={value!r}): must be a whole number of at least 1, or left out.")
+        if self.micro_batching == "fixed" and self.micro_batch is None:
+            raise SettingError("Plan(micro_batching='fixed') needs micro_batch: the samples of one micro-batch.")
+        if self.recompute_every < 2:
+            raise SettingError(f"Plan(recompute_every={self.recompute_every}): must be at least 2; use recompute='blocks' for all.")
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan as JSON or TOML, by the file's ending."""
+    import msgspec
+
+    encode = msgspec.toml.encode if _is_toml(path) else msgspec.json.encode
+    data = encode(_without_none(msgspec.to_builtins(plan)))
+    Path(path).write_bytes(data if _is_toml(path) else msgspec.json.format(data, indent=2))
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan from JSON or TOML; errors name the file and the setting."""
+    import msgspec
+
+    try:
+        raw = Path(path).read_bytes()
+        builtins = tomllib.loads(raw.decode()) if _is_toml(path) else msgspec.json.decode(raw)
+        _refuse_unknown(builtins, path)
+        return msgspec.convert(builtins, Plan)
+    except FileNotFoundError:
+        raise SettingError(f"{path}: no such plan file.") from None
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: not a plan: {error}.") from None
+
+
+def _is_toml(path: str | Path) -> bool:
+    return Path(path).suffix == ".toml"
+
+
+def _refuse_unknown(builtins: Any, path: str | Path) -> None:
+    if not isinstance(builtins, dict):
+        raise SettingError(f"{path}: not a plan: the file must hold a table of settings.")
+    unknown = sorted(set(builtins) - set(Plan.__slots__))
+    if unknown:
+        raise SettingError(f"{path}: unknown setting {unknown[0]!r}; a plan has {', '.join(Plan.__slots__)}.")
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: a missing key means None."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
