@@ -1,0 +1,44 @@
+"""nearpeak: makes training use its devices fully, without changing what is learned.
+
+A `Job` says what is learned, a `Plan` how it runs, `Run` does it. Names load when they are first used, so that
+`import nearpeak` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nearpeak.errors import NearpeakError
+    from nearpeak.job import Job
+    from nearpeak.plan import Plan, load_plan, save_plan
+    from nearpeak.reason import Reason
+    from nearpeak.train.run import Run
+
+__version__ = "0.1.0"
+
+__all__ = ["Job", "NearpeakError", "Plan", "Reason", "Run", "__version__", "load_plan", "save_plan"]
+
+_HOMES = {
+    "Job": "nearpeak.job",
+    "NearpeakError": "nearpeak.errors",
+    "Plan": "nearpeak.plan",
+    "Reason": "nearpeak.reason",
+    "Run": "nearpeak.train.run",
+    "load_plan": "nearpeak.plan",
+    "save_plan": "nearpeak.plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nearpeak' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The command line: one file a verb; a verb's room is imported when the verb runs."""

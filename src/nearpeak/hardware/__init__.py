@@ -1,0 +1,1 @@
+"""What machines have, and read now."""

@@ -1,0 +1,1 @@
+"""Renderers of records; they compute nothing."""
