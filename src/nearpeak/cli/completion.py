@@ -30,7 +30,7 @@ def completion_script(shell: str) -> str:
     """The script for one shell; it calls nearpeak itself for the candidates, so it never grows old."""
     from click.shell_completion import get_completion_class
 
-    from nearpeak.cli.main import cli
+    from nearpeak.cli.group import cli
 
     completion = get_completion_class(shell)
     assert completion is not None

@@ -1,6 +1,8 @@
-"""`nearpeak`: the command line. A verb's module is imported when the verb is used, never to print help.
+"""`nearpeak`: the entry point. It knows the verbs from a table; a verb's module is imported when the verb is used.
 
-A verb is one file with a click command named `command`. It may return its exit code. What it raises ends here:
+Help and version are answered before click is imported: they come within milliseconds of the bare interpreter, and a
+test holds that. A verb is one file with a click command named `command`; it may return its exit code. What it raises
+ends here:
 
     NearpeakError          `error: …` on stderr, exit code of the error (1, or 2 for a bad setting)
     bad usage              usage and hint on stderr, exit code 2
@@ -14,130 +16,111 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
-
-import click
 
 from nearpeak import __version__
 from nearpeak.errors import MissingExtraError, NearpeakError
-from nearpeak.report import terminal
 
-__all__ = ["VERBS", "cli", "main"]
+__all__ = ["SHARED_OPTIONS", "VERBS", "help_text", "main"]
 
 VERBS: dict[str, tuple[str, str]] = {
-    "doctor": ("nearpeak.cli.doctor", "Say what this machine has, what works, and how to get the rest."),
-    "demo": ("nearpeak.cli.demo", "Train a small model offline, the usual way and nearpeak's, side by side."),
+    "doctor": ("nearpeak.cli.doctor", "Say what this machine has, what works, how to get the rest."),
+    "demo": ("nearpeak.cli.demo", "Train a small model offline, the usual way and nearpeak's."),
     "train": ("nearpeak.cli.train", "Fine-tune a model as a configuration file says."),
-    "run": ("nearpeak.cli.run", "Run your own training command, unmodified, and speed it up."),
+    "run": ("nearpeak.cli.run", "Run your own training command, unmodified and faster."),
     "completion": ("nearpeak.cli.completion", "Print the completion script of your shell."),
+}
+SHARED_OPTIONS: dict[str, str] = {
+    "-q, --quiet": "Say less.",
+    "-v, --verbose": "Say more.",
+    "--no-color": "Print no colours; NO_COLOR=1 does the same.",
+}
+OWN_OPTIONS: dict[str, str] = {
+    "--version": "Show the version and exit.",
+    "-h, --help": "Show this message and exit.",
 }
 INTERRUPTED = 130
 
 
-def _set_verbosity(context: click.Context, parameter: click.Parameter, count: int) -> None:
-    if count:
-        terminal.configure(verbosity=count if parameter.name == "verbose" else -count)
-
-
-def _set_color(context: click.Context, parameter: click.Parameter, off: bool) -> None:
-    if off:
-        terminal.configure(color=False)
-
-
-def _shared_options() -> list[click.Parameter]:
-    """Options that stand before a verb or behind it."""
-    return [
-        click.Option(["-q", "--quiet"], count=True, expose_value=False, callback=_set_verbosity, help="Say less."),
-        click.Option(["-v", "--verbose"], count=True, expose_value=False, callback=_set_verbosity, help="Say more."),
-        click.Option(["--no-color"], is_flag=True, expose_value=False, callback=_set_color, help="Print no colours."),
-    ]
-
-
-class VerbGroup(click.Group):
-    """A click group that knows its verbs from a table and imports one only to run or complete it."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all verbs, in the order in which a newcomer needs them."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one verb."""
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = import_module(VERBS[cmd_name][0]).command
-        return _with_shared_options(command)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table: help must import none of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, summary) for verb, (_, summary) in VERBS.items()])
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb; a typo gets the nearest ones."""
-        if args[0] not in VERBS and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}.{_suggestion(args[0])}")
-        return super().resolve_command(ctx, args)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Complete a verb's name from the table."""
-        from click.shell_completion import CompletionItem
-
-        verbs = [CompletionItem(verb, help=VERBS[verb][1]) for verb in VERBS if verb.startswith(incomplete)]
-        return verbs + click.Command.shell_complete(self, ctx, incomplete)
-
-
-def _with_shared_options(command: click.Command) -> click.Command:
-    """Let `-q`, `-v` and `--no-color` stand behind the verb too, unless it uses the name itself."""
-    taken = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    command.params.extend(option for option in _shared_options() if not taken.intersection(option.opts))
-    return command
-
-
-def _suggestion(typed: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(typed, VERBS, n=2, cutoff=0.5)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
-
-
-cli = VerbGroup(
-    "nearpeak",
-    params=_shared_options(),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Make ML training use its GPUs fully, without changing what is learned.",
-    epilog="`nearpeak COMMAND --help` says more about a command. Every command takes --json.",
-)
-cli = click.version_option(__version__, prog_name="nearpeak", message="%(prog)s %(version)s")(cli)
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    arguments = list(sys.argv[1:] if args is None else args)
     try:
-        result = cli.main(args=args, prog_name="nearpeak", standalone_mode=False)
+        code = _answer_at_once(arguments)
+        code = _run_verb(arguments) if code is None else code
         sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
     except NearpeakError as error:
         return _complain(error)
     except ModuleNotFoundError as error:
         return _complain(_missing_extra(error))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
     except BrokenPipeError:
         return _leave_closed_pipe()
+    return code
+
+
+def help_text() -> str:
+    """What `nearpeak --help` prints."""
+    verbs = {verb: summary for verb, (_, summary) in VERBS.items()}
+    return "\n".join(
+        [
+            "Usage: nearpeak [OPTIONS] COMMAND [ARGS]...",
+            "",
+            "  Make ML training use its GPUs fully, without changing what is learned.",
+            "",
+            "Options:",
+            *_definitions({**SHARED_OPTIONS, **OWN_OPTIONS}),
+            "",
+            "Commands:",
+            *_definitions(verbs),
+            "",
+            "  `nearpeak COMMAND --help` says more about a command. Each takes --json, and",
+            "  the first three options also behind its name.",
+        ]
+    )
+
+
+def _definitions(entries: dict[str, str]) -> list[str]:
+    width = max(map(len, entries))
+    return [f"  {name:<{width}}  {summary}" for name, summary in entries.items()]
+
+
+def _answer_at_once(arguments: list[str]) -> int | None:
+    """Answer what needs no verb and no click; None where there is more to do."""
+    if arguments in (["--help"], ["-h"]) and "_NEARPEAK_COMPLETE" not in os.environ:
+        print(help_text())  # noqa: T201
+        return 0
+    if arguments == ["--version"] and "_NEARPEAK_COMPLETE" not in os.environ:
+        print(f"nearpeak {__version__}")  # noqa: T201
+        return 0
+    return None
+
+
+def _run_verb(arguments: list[str]) -> int:
+    import click
+
+    from nearpeak.cli.group import cli
+
+    try:
+        result = cli.main(arguments, prog_name="nearpeak", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
     return result if isinstance(result, int) else 0
 
 
 def _complain(error: NearpeakError) -> int:
     """Say what is wrong; the traceback only to those who asked for more."""
+    from nearpeak.report import terminal
+
     if terminal.verbosity() > 0:
         import traceback
 
         traceback.print_exception(error)
-    click.echo(f"error: {error}", err=True)
+    print(f"error: {error}", file=sys.stderr)  # noqa: T201
     return error.exit_code
 
 
