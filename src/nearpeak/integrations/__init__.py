@@ -1,0 +1,1 @@
+"""nearpeak inside other people's trainers."""

@@ -1,0 +1,288 @@
+"""Regroups the accumulation windows of a transformers Trainer, from outside.
+
+`get_batch_samples` hands the Trainer the batches of one optimizer step. It still gets all of them, so its counting, its
+callbacks and its logs stay what they are; but its training step does nothing for any batch but the last, and then runs
+the whole window in better micro-batches through the user's own training step. Both methods are replaced on the instance
+and only while it trains: subclasses keep every override.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nearpeak.integrations import _agreement
+from nearpeak.integrations._check import Check, Trial
+from nearpeak.integrations._obstacles import obstacle_in_trainer, obstacle_in_window, overridden
+from nearpeak.integrations._window import Method, budget_of, execute, micro_batches
+from nearpeak.reason import Reason
+from nearpeak.train.packed import PackedAdapter
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+__all__ = ["Regrouping", "Report", "regrouped"]
+
+logger = logging.getLogger("nearpeak")
+MARK = "_nearpeak_regrouping"
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done in one process and why; `publish` is called when something new is known."""
+
+    trainer: str = ""
+    reasons: list[Reason] = field(default_factory=list)
+    windows: int = 0
+    regrouped: int = 0
+    own_tokens: int = 0
+    """Tokens, padding included, that the script's own micro-batches would have computed."""
+    computed_tokens: int = 0
+    publish: Callable[[Report], None] = lambda report: None
+
+    def say(self, choice: str, because: str, *, level: int = logging.INFO, **evidence: float | int | str | bool) -> None:
+        """Record a choice and log it in one line."""
+        self.reasons.append(Reason(choice, because, evidence))
+        logger.log(level, "nearpeak: %s", self.reasons[-1])
+        self.publish(self)
+
+
+@contextlib.contextmanager
+def regrouped(trainer: Trainer, *, bf16: bool = False, report: Report | None = None) -> Iterator[Report]:
+    """Regroup what this trainer trains on inside the block; a trainer that is regrouped already is left alone."""
+    if hasattr(trainer, MARK):
+        yield getattr(trainer, MARK).report
+        return
+    regrouping = Regrouping(trainer, bf16=bf16, report=report or Report())
+    regrouping.attach()
+    try:
+        yield regrouping.report
+    finally:
+        regrouping.detach()
+
+
+class Regrouping:
+    """One trainer's windows."""
+
+    def __init__(self, trainer: Trainer, *, bf16: bool, report: Report) -> None:
+        self.trainer, self.report = trainer, report
+        self.method: Method | None = None
+        self._decided = False
+        self._wants_bf16, self._uses_bf16, self._autocasts = bf16, False, False
+        self._batches: list[Any] = []
+        self._position = 0
+        self._largest_batch, self._budget_size = 0, None
+        self._trimming_checked = False
+        self._own = {name: getattr(trainer, name) for name in ("get_batch_samples", "training_step", "compute_loss")}
+        self._shadowed = {name: vars(trainer)[name] for name in self._own if name in vars(trainer)}
+
+    def attach(self) -> None:
+        """Put our methods before the trainer's own."""
+        self.report.trainer = type(self.trainer).__name__
+        names = ("get_batch_samples", "training_step", *(["compute_loss"] if self._wants_bf16 else []))
+        for name in names:
+            setattr(self.trainer, name, getattr(self, name))
+        setattr(self.trainer, MARK, self)
+
+    def detach(self) -> None:
+        """Take them away again."""
+        for name in (*self._own, MARK):
+            vars(self.trainer).pop(name, None)
+        vars(self.trainer).update(self._shadowed)
+        if not self.report.windows:
+            self.report.say("micro_batching=fixed", "kept the script's own way: no window passed through get_batch_samples")
+        self.report.publish(self.report)
+
+    # The trainer's methods, as it will call them.
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Let the trainer take the batches of its next window, and remember them."""
+        result = self._own["get_batch_samples"](*args, **kwargs)
+        batches = result[0] if isinstance(result, tuple) and isinstance(result[0], list) else []
+        self._batches, self._position = batches, 0
+        return result
+
+    def training_step(self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Nothing for any batch of a window but the last; then all of it."""
+        if not self._is_next(inputs):
+            return self._in_precision(model, inputs, num_items_in_batch)
+        if self._position == 1 and not self._prepare(num_items_in_batch):
+            self._batches = []
+            return self._in_precision(model, inputs, num_items_in_batch)
+        if self._position < len(self._batches):
+            return torch.zeros((), device=self.trainer.args.device)
+        return self._run_window(model, num_items_in_batch)
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """The user's own, under bf16 while a training step runs (evaluation keeps its precision)."""
+        device = self.trainer.args.device.type
+        with torch.autocast(device, torch.bfloat16) if self._autocasts else contextlib.nullcontext():
+            return self._own["compute_loss"](*args, **kwargs)
+
+    # How that is done.
+
+    def _is_next(self, inputs: Any) -> bool:
+        """Whether these are the very inputs that stand next in the window."""
+        known = self._position < len(self._batches) and self._batches[self._position] is inputs
+        self._position += known
+        return known
+
+    def _in_precision(self, model: torch.nn.Module, inputs: Any, items: Any) -> torch.Tensor:
+        with self._bf16() if self._uses_bf16 else contextlib.nullcontext():
+            return self._own["training_step"](model, inputs, items)
+
+    @contextlib.contextmanager
+    def _bf16(self) -> Iterator[None]:
+        self._autocasts = True
+        try:
+            yield
+        finally:
+            self._autocasts = False
+
+    def _prepare(self, items: Any) -> bool:
+        """Whether this window is to be regrouped; decides how before the first one."""
+        self.report.windows += 1
+        if not self._decided:
+            self._decided = True
+            self._decide(items)
+        if self.method is None or obstacle_in_window(self._batches):
+            return False
+        return self._trimming_checked or self._check_trimming(items)
+
+    def _run_window(self, model: torch.nn.Module, items: Any) -> torch.Tensor:
+        assert self.method is not None
+        parts = micro_batches(self._batches, self.method, self._budget())
+        self.report.regrouped += 1
+        self.report.own_tokens += sum(batch["input_ids"].numel() for batch in self._batches)
+        self.report.computed_tokens += sum(part.tokens for part in parts)
+        with self._bf16() if self._uses_bf16 else contextlib.nullcontext():
+            return execute(self.trainer, self._own["training_step"], model, parts, items)
+
+    def _budget(self) -> int:
+        """Most tokens of a micro-batch: no more than the script's own largest batch up to here held."""
+        size = getattr(self.trainer, "_train_batch_size", None)
+        if size != self._budget_size:
+            self._largest_batch, self._budget_size = 0, size
+        self._largest_batch = max(self._largest_batch, budget_of(self._batches))
+        return self._largest_batch
+
+    # Deciding.
+
+    def _decide(self, items: Any) -> None:
+        """Choose how windows are regrouped, together with the other ranks, and say why."""
+        check = Check(self.trainer, self._own["training_step"], self._batches, items)
+        obstacle = obstacle_in_trainer(self.trainer) or obstacle_in_window(self._batches)
+        trials = [] if obstacle else self._checked(check)
+        trials = _agreement.agree(trials, self.trainer.args.device)
+        self._choose_precision(trials)
+        holding = [trial for trial in trials if trial.holds and trial.method is not None]
+        if not holding:
+            self._keep(obstacle or _failure(check, trials))
+            return
+        best = min(holding, key=lambda trial: trial.window_ms)
+        assert best.method is not None
+        self.method = self._on_model(best.method)
+        self._trimming_checked = _has_padding(self._batches)
+        self._say_regrouped(check, best, trials)
+        self._name_quirk(best.method, items)
+
+    def _checked(self, check: Check, wanted: Sequence[Method] = ()) -> list[Trial]:
+        """The one boundary: whatever goes wrong here must not end somebody's training."""
+        bf16 = self._bf16 if self._wants_bf16 and not wanted and check.precision == "fp32" else None
+        try:
+            return check.run(wanted, bf16)
+        except Exception as error:
+            message = f"nearpeak could not check this training: {type(error).__name__}: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            return [Trial("partition", because=f"the check raised {type(error).__name__}: {error}"[:300])]
+        finally:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _on_model(self, method: Method) -> Method:
+        return replace(method, adapter=PackedAdapter.find(self.trainer.model)[0]) if method.adapter else method
+
+    def _check_trimming(self, items: Any) -> bool:
+        """The first window with padding to cut off has to hold as well, if the one that was checked had none."""
+        if not _has_padding(self._batches):
+            return True
+        assert self.method is not None
+        self._trimming_checked = True
+        check = Check(self.trainer, self._own["training_step"], self._batches, items)
+        trials = self._checked(check, [self.method])
+        if not trials[0].holds:
+            self.method = None
+            self._keep(_failure(check, trials))
+        return trials[0].holds
+
+    def _choose_precision(self, trials: list[Trial]) -> None:
+        if not self._wants_bf16:
+            return
+        bf16 = next((trial for trial in trials if trial.name == "bf16"), None)
+        self._uses_bf16 = bf16 is not None and bf16.holds
+        if bf16 is None:
+            self.report.say("precision=kept", "bf16 was not tried: the script sets its own precision, or nothing could be checked")
+        elif bf16.holds:
+            self.report.say("precision=bf16", f"a change of rounding, as asked for; {bf16.because}")
+        else:
+            self.report.say("precision=kept", f"bf16 was asked for, but {bf16.because}", level=logging.WARNING)
+
+    # Saying.
+
+    def _keep(self, because: str) -> None:
+        names = overridden(self.trainer)
+        if names:
+            because += f" ({type(self.trainer).__name__} overrides {', '.join(names)})"
+        self.report.say("micro_batching=fixed", f"kept the script's own way: {because}", level=logging.WARNING)
+
+    def _say_regrouped(self, check: Check, best: Trial, trials: list[Trial]) -> None:
+        rows = len(self._batches[0]["input_ids"])
+        text = f"windows of {len(self._batches)}×{rows} regrouped: {best.name}; {best.because} against the script's own way"
+        names = overridden(self.trainer)
+        if names:
+            text += f"; the check covers the overridden {', '.join(names)}"
+        for trial in trials:
+            if trial.method and not trial.holds:
+                text += f"; not {trial.name}: {trial.because}"
+        assert best.deviation is not None
+        numbers = {"gradient_relative": best.deviation.relative, "gradient_cosine": best.deviation.cosine}
+        times = {"own_window_ms": round(check.reference_ms, 1), "window_ms": round(best.window_ms, 1)}
+        self.report.say(f"micro_batching={best.name}", text, **numbers, **times, normaliser=check.measured.because)
+
+    def _name_quirk(self, method: Method, items: Any) -> None:
+        """transformers multiplies the gradient of models that accept num_items_in_batch and do not use it."""
+        factor = len(self._batches)
+        if method.kind == "items" or factor == 1 or not _counts_as_scaled(self.trainer, items):
+            return
+        self.report.say(
+            f"gradient_scale={factor}",
+            f"transformers does not divide this loss by gradient_accumulation_steps={factor}, so the gradient is {factor} "
+            "times that of one large batch. nearpeak keeps it so. To correct it, train with a subclass of Trainer that "
+            "sets loss_is_scaled_for_ga = False",
+            level=logging.WARNING,
+        )
+
+
+def _failure(check: Check, trials: list[Trial]) -> str:
+    """Why no method holds."""
+    if check.measured.kind is None and not any(trial.because for trial in trials if trial.method is None):
+        return check.measured.because
+    return "; ".join(f"{trial.name}: {trial.because}" for trial in trials if not trial.holds and trial.name != "bf16")
+
+
+def _has_padding(batches: Sequence[Mapping[str, Any]]) -> bool:
+    return any(not bool(batch["attention_mask"].all()) for batch in batches)
+
+
+def _counts_as_scaled(trainer: Trainer, items: Any) -> bool:
+    """Whether this Trainer leaves the loss undivided, as its own training_step decides it."""
+    stated = getattr(trainer, "loss_is_scaled_for_ga", None)
+    if stated is not None:
+        return bool(stated)
+    return bool(trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
