@@ -1,0 +1,69 @@
+"""What `nearpeak run --apply safe` does inside a script: every transformers Trainer it builds trains regrouped."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from nearpeak.errors import UnsupportedError
+from nearpeak.observe.attach import settings, write_record
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from nearpeak.integrations._regroup import Report
+
+__all__ = ["HOOKS", "KIND", "install"]
+
+KIND = "applied"
+HOOKS = {"transformers.trainer": "nearpeak.integrations._unmodified:install"}
+
+
+def install(module: ModuleType) -> None:
+    """Called once transformers.trainer has been imported: `Trainer.train` goes through us from now on."""
+    train = module.Trainer.train
+
+    @functools.wraps(train)
+    def train_regrouped(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            regrouped, report = _prepare()
+        except (UnsupportedError, ImportError) as error:
+            _keep(str(error))
+            return train(trainer, *args, **kwargs)
+        bf16 = (settings() or {}).get("options", {}).get("precision") == "bf16"
+        with regrouped(trainer, bf16=bf16, report=report):
+            return train(trainer, *args, **kwargs)
+
+    module.Trainer.train = train_regrouped
+
+
+def _prepare() -> tuple[Any, Report]:
+    """Import what needs torch only now that something trains."""
+    import transformers
+
+    from nearpeak.integrations._regroup import Report, regrouped
+    from nearpeak.integrations.huggingface import check_version
+
+    check_version(transformers.__version__)
+    return regrouped, Report(publish=_publish)
+
+
+def _publish(report: Report) -> None:
+    """Rewritten with everything that is known: a script that dies later has still said what was applied."""
+    write_record(
+        KIND,
+        {
+            "trainer": report.trainer,
+            "reasons": [asdict(reason) for reason in report.reasons],
+            "windows": report.windows,
+            "regrouped": report.regrouped,
+            "own_tokens": report.own_tokens,
+            "computed_tokens": report.computed_tokens,
+        },
+    )
+
+
+def _keep(because: str) -> None:
+    reason = {"choice": "micro_batching=fixed", "because": f"kept the script's own way: {because}", "evidence": {}}
+    write_record(KIND, {"trainer": "", "reasons": [reason], "windows": 0, "regrouped": 0, "own_tokens": 0, "computed_tokens": 0})

@@ -1,0 +1,1 @@
+"""Watching a command from inside its own processes."""

@@ -1,0 +1,1 @@
+"""Stands first on PYTHONPATH of an attached command; holds only a sitecustomize."""
