@@ -53,6 +53,8 @@ class WindowTiming:
     """Fetching and preparing it, in whichever process did."""
     wait_ms: float
     """How long the training process waited for it."""
+    fetch_cpu_ms: float
+    """CPU time of fetching and preparing; far less than `fetch_ms` where it waits for a disk or network."""
     workers: int
     """The workers of the generation that prepared it; just after `set_workers` that is still the old number."""
 
@@ -65,6 +67,7 @@ class _Task(NamedTuple):
 class _Done(NamedTuple):
     value: Any
     fetch_ms: float
+    fetch_cpu_ms: float
     notes: list[Reason]
 
 
@@ -104,31 +107,39 @@ class _Preparer:
         return self._prepare(samples, refs)
 
     def __getitem__(self, task: _Task) -> _Parcel | _Failed:
-        start = time.perf_counter()
+        watch = _Watch()
         try:
             content = pack(self.do(task))
         except Exception as error:  # noqa: BLE001 - it is raised again in the training process, with the window's name
             return _failure(task.window, error)
-        return _Parcel(content, _ms_since(start), take_notes())
+        return _Parcel(content, watch)
+
+
+class _Watch:
+    """Wall and CPU time since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+
+    def wall_ms(self) -> float:
+        return (time.perf_counter() - self._wall) * 1e3
+
+    def cpu_ms(self) -> float:
+        return (time.thread_time() - self._cpu) * 1e3
 
 
 class _Parcel:
     """A packed result. With a GPU the `DataLoader`'s own thread calls `pin_memory`, off the training thread."""
 
-    def __init__(self, content: bytes, fetch_ms: float, notes: list[Reason]) -> None:
+    def __init__(self, content: bytes, watch: _Watch) -> None:
         self._content = content
-        self._fetch_ms = fetch_ms
-        self._notes = notes
+        self._rest = (watch.wall_ms(), watch.cpu_ms(), take_notes())
 
     def open(self) -> _Done:
-        return _Done(unpack(self._content), self._fetch_ms, self._notes)
+        return _Done(unpack(self._content), *self._rest)
 
     def pin_memory(self) -> _Done:
         return _pinned(self.open())
-
-
-def _ms_since(start: float) -> float:
-    return (time.perf_counter() - start) * 1e3
 
 
 def _pinned(done: _Done) -> _Done:
@@ -188,10 +199,10 @@ class _Inline:
 
     def __next__(self) -> _Done:
         task = next(self.feed)
-        start = time.perf_counter()
+        watch = _Watch()
         with RandomSources(self._preparer.data).preserved():
             value = self._do(task)
-        done = _Done(value, _ms_since(start), take_notes())
+        done = _Done(value, watch.wall_ms(), watch.cpu_ms(), take_notes())
         return _pinned(done) if self._pin else done
 
     def _do(self, task: _Task) -> Any:
@@ -286,7 +297,7 @@ class WindowLoader:
         if not 0 <= first <= last:
             raise SettingError(f"WindowLoader(first={first}, last={last}): 0 ≤ first ≤ last must hold.")
         self.reasons: list[Reason] = []
-        self.last_timing = WindowTiming(0.0, 0.0, 0)
+        self.last_timing = WindowTiming(0.0, 0.0, 0.0, 0)
         self._preparer = _Preparer(source, prepare, seed)
         self._source = source
         self._settings = settings
@@ -305,9 +316,9 @@ class WindowLoader:
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
-        start = time.perf_counter()
+        watch = _Watch()
         done, workers = self._next_done()
-        self.last_timing = WindowTiming(done.fetch_ms, _ms_since(start), workers)
+        self.last_timing = WindowTiming(done.fetch_ms, watch.wall_ms(), done.fetch_cpu_ms, workers)
         self._note(*done.notes)
         return done.value
 
