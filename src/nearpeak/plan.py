@@ -21,6 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "micro_batching": ("auto", "fixed", "partition", "packed"),
     "recompute": ("none", "blocks", "every_nth", "selective"),
     "compile": ("none", "blocks"),
+    "matmul": ("keep", "onednn"),
     "attention": ("keep", "eager", "sdpa", "flash_attention_2", "flex_attention"),
 }
 
@@ -59,7 +60,12 @@ class Plan:
     """With `every_nth`: recompute one block of this many."""
     compile: Literal["none", "blocks"] = "none"
     attention: Literal["keep", "eager", "sdpa", "flash_attention_2", "flex_attention"] = "keep"
+    matmul: Literal["keep", "onednn"] = "keep"
+    """On CPUs: fp32 products as torch makes them, or through oneDNN."""
     fused_optimizer: bool = True
+    cost_terms: tuple[float, float, float] | None = None
+    """Launch, token and square-of-length cost (ms) that `partition` minimises; None measures them, or takes ratios that
+    hold on most machines. Kept in the plan, so that the same plan makes the same micro-batches again."""
     threads: int | None = None
     """CPU threads of the training process; None keeps torch's setting."""
     loader: LoaderSettings = field(default_factory=LoaderSettings)

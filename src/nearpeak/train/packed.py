@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from nearpeak.errors import UnsupportedError
 from nearpeak.reason import Reason
 from nearpeak.train.batches import IGNORED_LABEL, Packing, pack_rows
 
-__all__ = ["PackedAdapter", "find_blocks", "packed_attention"]
+__all__ = ["PackFormat", "PackedAdapter", "find_blocks", "packed_attention"]
 
 ATTENTION_NAME = "nearpeak_packed"
 FIRST_TOKEN_HEADS = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "modernbert")
@@ -120,12 +121,32 @@ def find_blocks(model: torch.nn.Module) -> tuple[str, torch.nn.ModuleList] | Non
     return max(lists, key=lambda item: sum(p.numel() for p in item[1].parameters()))
 
 
+@dataclass(frozen=True, slots=True)
+class PackFormat:
+    """What a model wants of a packed row; small and picklable, since loader workers do the packing."""
+
+    first_position: int = 0
+    """The position of a sample's first token."""
+    shifts_labels: bool = False
+    """Whether each token predicts the next one's label."""
+
+    def pack(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Packing]:
+        """A padded batch as one packed row."""
+        packed, packing = pack_rows(batch)
+        if self.first_position and "position_ids" not in batch:
+            packed["position_ids"] = packed["position_ids"] + self.first_position
+        if self.shifts_labels and not packing.pooled:
+            # The label of a sample's first token would be predicted by the last token of the sample before it.
+            starts = packing.cu_seqlens[:-1].long().to(packed["labels"].device)
+            packed["labels"] = packed["labels"].index_fill(1, starts, IGNORED_LABEL)
+        return packed, packing
+
+
 class PackedAdapter:
     """Runs packed rows through an unmodified Hugging Face model."""
 
-    def __init__(self, model: torch.nn.Module, stack: torch.nn.Module, first_position: int, shifts_labels: bool):
-        self.config = model.config
-        self.stack, self.first_position, self.shifts_labels = stack, first_position, shifts_labels
+    def __init__(self, model: torch.nn.Module, stack: torch.nn.Module, format: PackFormat):
+        self.config, self.stack, self.format = model.config, stack, format
         _register_attention()
 
     @staticmethod
@@ -139,18 +160,12 @@ class PackedAdapter:
         stack = model.get_submodule(blocks[0].rpartition(".")[0])
         kind = getattr(model.config, "model_type", "")
         first = model.config.pad_token_id + 1 if kind in POSITIONS_AFTER_PADDING else 0
-        adapter = PackedAdapter(model, stack, first, _head_of(model) == "causal")
+        adapter = PackedAdapter(model, stack, PackFormat(first, shifts_labels=_head_of(model) == "causal"))
         return adapter, Reason("packed=available", f"{kind} layers take their attention from transformers' public table.")
 
     def pack(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Packing]:
-        """A padded batch as one packed row, its samples ordered by length so that equal ones share a kernel call."""
-        packed, packing = pack_rows(batch)
-        if self.first_position and "position_ids" not in batch:
-            packed["position_ids"] = packed["position_ids"] + self.first_position
-        if self.shifts_labels and not packing.pooled:
-            # The label of a sample's first token would be predicted by the last token of the sample before it.
-            packed["labels"] = packed["labels"].index_fill(1, packing.cu_seqlens[:-1].long().to(packed["labels"].device), IGNORED_LABEL)
-        return packed, packing
+        """A padded batch as one packed row, in this model's format."""
+        return self.format.pack(batch)
 
     @contextlib.contextmanager
     def __call__(self, packing: Packing) -> Iterator[None]:

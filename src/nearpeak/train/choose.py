@@ -1,0 +1,316 @@
+"""Turns a plan with open choices into one that says everything, each choice with its reason.
+
+Two ways: `settle` decides what a plan left to `auto` by what the model and data allow, and proves on real samples that
+the gradient stays the same; `measure` (plan="auto") besides tries the few candidates that matter on real windows. Neither
+leaves a trace in the training: parameters, buffers, random numbers and data position are as before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from nearpeak.errors import NearpeakError, NotEquivalentError, SettingError, UnsupportedError
+from nearpeak.job import Job
+from nearpeak.plan import Plan
+from nearpeak.reason import Reason
+from nearpeak.train.accumulate import Execution, accumulate
+from nearpeak.train.cost import UNMEASURED, CostModel, fit_cost, probe_shapes
+from nearpeak.train.device import is_out_of_memory, move
+from nearpeak.train.equivalence import compare_gradients, couples_samples, gradients, holds
+from nearpeak.train.kernels import apply_matmul, fastest_matmul
+from nearpeak.train.packed import PackedAdapter, PackFormat
+from nearpeak.train.precision import bf16_is_native
+from nearpeak.train.prepare import Preparation, PreparedWindow, preparation_of
+from nearpeak.train.seeding import SampleRef
+from nearpeak.train.untraced import dropout_off, untraced
+
+__all__ = ["Settled", "measure", "settle"]
+
+CHECKED_SAMPLES = 12
+"""Samples of the gradient check: enough for unequal lengths and several micro-batches, few enough to cost little."""
+DEFAULT_MICRO_BATCH_TOKENS = 16_384
+"""Beyond this a micro-batch gains nothing per token on any device measured, while its memory grows."""
+KEEP_BELOW_GAIN = 0.97
+"""A candidate must take less than this share of the best one's time to replace it."""
+
+Samples = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A plan without open choices, and what executes it."""
+
+    plan: Plan
+    preparation: Preparation
+    adapter: PackedAdapter | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What choices are tried on: the job's model on its device, and the samples of real windows."""
+
+    job: Job
+    device: torch.device
+    windows: Sequence[tuple[Samples, list[SampleRef]]]
+    """Samples and refs of a few windows; empty where reading them would use them up."""
+
+    def execution(self, precision: str, adapter: PackedAdapter | None) -> Execution:
+        return Execution(self.job.model, self.job.loss, self.device, precision, adapter)
+
+    def first_samples(self) -> tuple[Samples, list[SampleRef]]:
+        """A few samples of unequal lengths."""
+        samples, refs = self.windows[0]
+        step = max(1, len(samples) // CHECKED_SAMPLES)
+        return samples[::step][:CHECKED_SAMPLES], refs[::step][:CHECKED_SAMPLES]
+
+
+def settle(trial: Trial, plan: Plan) -> Settled:
+    """Decide what the plan leaves open; refuse what it asks for and the model cannot do."""
+    adapter, packed_reason = PackedAdapter.find(trial.job.model)
+    wanted, reasons = _wanted_micro_batching(trial, plan, adapter, packed_reason)
+    reasons_so_far = list(reasons)
+    for choice in wanted:
+        settled = _with_micro_batching(trial, plan, choice, adapter)
+        refusal, reason = _check(trial, settled)
+        reasons_so_far.append(reason)
+        if refusal is None:
+            return replace(settled, plan=replace(settled.plan, reasons=(*plan.reasons, *reasons_so_far)))
+        if plan.micro_batching != "auto":
+            raise NotEquivalentError(refusal)
+    raise AssertionError("fixed micro-batches are the reference and always hold")
+
+
+def _wanted_micro_batching(
+    trial: Trial, plan: Plan, adapter: PackedAdapter | None, packed_reason: Reason
+) -> tuple[list[str], list[Reason]]:
+    """Ways to split windows, best first; the last is always one that cannot change anything."""
+    coupling = couples_samples(trial.job.model)
+    if plan.micro_batching == "fixed":
+        return ["fixed"], [Reason("micro_batching=fixed", "As set.")]
+    if coupling is not None:
+        _refuse_if_explicit(plan, f"{coupling} couples the samples of a micro-batch")
+        return ["fixed"], [Reason("micro_batching=fixed", f"{coupling} couples samples, so micro-batches stay as they are.")]
+    if _lengths(trial) is None:
+        _refuse_if_explicit(plan, "the samples have no length that nearpeak can see (give Job(length=...))")
+        return ["fixed"], [Reason("micro_batching=fixed", "Samples have no length to sort by.")]
+    if plan.micro_batching == "packed" and adapter is None:
+        raise UnsupportedError(f"micro_batching='packed': {packed_reason.because} Use 'partition'.")
+    if plan.micro_batching != "auto":
+        return [plan.micro_batching], [Reason(f"micro_batching={plan.micro_batching}", "As set.")]
+    return [*(["packed"] if adapter else []), "partition", "fixed"], [packed_reason]
+
+
+def _refuse_if_explicit(plan: Plan, because: str) -> None:
+    if plan.micro_batching != "auto":
+        raise UnsupportedError(
+            f"micro_batching={plan.micro_batching!r} cannot be used: {because}. Use micro_batching='fixed' and set micro_batch."
+        )
+
+
+def _lengths(trial: Trial) -> list[int] | None:
+    if not trial.windows:
+        return None
+    return preparation_of(trial.job, "fixed").lengths(trial.windows[0][0])
+
+
+def _with_micro_batching(trial: Trial, plan: Plan, choice: str, adapter: PackedAdapter | None) -> Settled:
+    """The plan with this choice, and the preparation that carries it out."""
+    tokens = plan.micro_batch_tokens
+    if choice != "fixed" and tokens is None:
+        tokens = DEFAULT_MICRO_BATCH_TOKENS
+    micro_batch = plan.micro_batch
+    if choice == "fixed" and micro_batch is None:
+        micro_batch = min(trial.job.global_batch, 8) if couples_samples(trial.job.model) is None else trial.job.global_batch
+    # The other settings of a packed row do not depend on its cost.
+    cost = CostModel(*plan.cost_terms) if plan.cost_terms else UNMEASURED
+    settled = replace(plan, micro_batching=choice, micro_batch_tokens=tokens, micro_batch=micro_batch)
+    preparation = preparation_of(
+        trial.job,
+        choice,
+        micro_batch=micro_batch,
+        micro_batch_tokens=tokens,
+        cost=cost,
+        format=adapter.format if adapter is not None else PackFormat(),
+    )
+    return Settled(settled, preparation, adapter if choice == "packed" else None)
+
+
+def _check(trial: Trial, settled: Settled) -> tuple[str | None, Reason]:
+    """Whether the gradient of real samples is that of the same samples one at a time. Returns a refusal, and the reason."""
+    choice = settled.plan.micro_batching
+    if choice == "fixed":
+        return None, Reason("micro_batching=fixed", f"Micro-batches of {settled.plan.micro_batch}, in the order of the stream.")
+    samples, refs = trial.first_samples()
+    alone = preparation_of(trial.job, "fixed", micro_batch=1, format=settled.preparation.format)
+    try:
+        with untraced(trial.job.model, trial.device), dropout_off(trial.job.model):
+            reference = _gradient(trial, alone(samples, refs), None)
+            candidate = _gradient(trial, settled.preparation(samples, refs), settled.adapter)
+    except (RuntimeError, TypeError, ValueError, IndexError, NearpeakError) as error:
+        if is_out_of_memory(error) or isinstance(error, SettingError):
+            raise
+        refusal = f"{choice} does not run on this model: {type(error).__name__}: {error}"
+        return refusal, Reason(f"micro_batching≠{choice}", refusal)
+    deviation = compare_gradients(reference, candidate)
+    evidence = {"relative": deviation.relative, "cosine": deviation.cosine, "samples": len(samples)}
+    if holds(deviation, _dtype_name(trial.job.model)):
+        because = f"Same gradient as sample by sample on {len(samples)} samples ({deviation})."
+        return None, Reason(f"micro_batching={choice}", because, evidence)
+    refusal = f"{choice} changes the gradient of {len(samples)} samples against sample by sample: {deviation}"
+    return refusal, Reason(f"micro_batching≠{choice}", refusal, evidence)
+
+
+def _dtype_name(model: torch.nn.Module) -> str:
+    """The precision of the weights bounds how equal two gradients can be."""
+    names = {torch.float64: "fp64", torch.float32: "fp32"}
+    return names.get(next(model.parameters()).dtype, "bf16")
+
+
+def _gradient(trial: Trial, window: PreparedWindow, adapter: PackedAdapter | None) -> dict[str, torch.Tensor]:
+    trial.job.model.train()
+    trial.job.model.zero_grad(set_to_none=True)
+    window = move(window, trial.device)
+    accumulate(trial.execution("fp32", adapter), window.micro_batches, units=window.units)
+    return gradients(trial.job.model)
+
+
+def measure(trial: Trial, allow: Sequence[str] = ()) -> Plan:
+    """plan="auto": try what matters on real windows, keep the fastest, say why."""
+    plan = Plan()
+    if trial.device.type == "cpu":
+        plan = _with_reason(plan, *_best_threads(trial))
+        matmul, reason = fastest_matmul(trial.job.model, trial.device)
+        plan = replace(plan, matmul=matmul, reasons=(*plan.reasons, reason))
+    settled = settle(trial, plan)
+    if settled.plan.micro_batching == "partition":
+        settled = _with_measured_cost(trial, settled)
+    for candidate in _alternatives(trial, settled, allow):
+        settled = _faster_of(trial, settled, candidate)
+    return settled.plan
+
+
+def _with_reason(plan: Plan, threads: int, reason: Reason) -> Plan:
+    return replace(plan, threads=threads, reasons=(*plan.reasons, reason))
+
+
+def _best_threads(trial: Trial, repeats: int = 5) -> tuple[int, Reason]:
+    """Cores that others use make more threads slower, up to several times: measured, not counted."""
+    before = torch.get_num_threads()
+    most = max(before, _usable_cores())
+    counts = sorted({1, max(1, most // 2), most})
+    matrix = torch.ones(1024, 1024)
+    times_ms: dict[int, list[float]] = {count: [] for count in counts}
+    try:
+        for _ in range(repeats):
+            for count in counts:
+                torch.set_num_threads(count)
+                times_ms[count].append(_timed_ms(lambda: [matrix @ matrix for _ in range(4)]))
+    finally:
+        torch.set_num_threads(before)
+    # The median, since contention is what is being measured.
+    typical_ms = {count: sorted(times)[len(times) // 2] for count, times in times_ms.items()}
+    best = min(counts, key=lambda count: (typical_ms[count], count))
+    evidence = {f"threads_{count}_ms": round(ms, 3) for count, ms in typical_ms.items()}
+    return best, Reason(f"threads={best}", "A matrix product is fastest with them on this machine as it is now.", dict(evidence))
+
+
+def _usable_cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _timed_ms(run: Any) -> float:
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _with_measured_cost(trial: Trial, settled: Settled) -> Settled:
+    """Fit the cost model to real samples in a handful of shapes."""
+    samples, refs = trial.windows[0]
+    lengths = settled.preparation.lengths(samples)
+    assert lengths is not None
+    by_length = sorted(range(len(samples)), key=lengths.__getitem__)
+    probes = []
+    for count, length in probe_shapes(lengths, settled.plan.micro_batch_tokens):
+        nearest = min(by_length, key=lambda i: abs(lengths[i] - length))
+        window = preparation_of(trial.job, "partition", micro_batch_tokens=None)(
+            [samples[nearest]] * count, [refs[nearest]] * count
+        )
+        probes.append((count, lengths[nearest], _window_ms(trial, settled, [window])))
+    fit = fit_cost(probes)
+    terms = (fit.model.launch_ms, fit.model.token_ms, fit.model.square_ms)
+    because = f"{fit.probes} probes, median error {fit.median_error:.0%}."
+    reason = Reason(f"cost={fit.model.launch_ms:.2f} ms + {fit.model.token_ms:.4f} ms/token", because, {"median_error": fit.median_error})
+    plan = replace(settled.plan, cost_terms=terms, reasons=(*settled.plan.reasons, reason))
+    return Settled(plan, replace(settled.preparation, cost=fit.model), settled.adapter)
+
+
+def _alternatives(trial: Trial, settled: Settled, allow: Sequence[str]) -> list[Settled]:
+    """Other plans worth measuring: precision where allowed, and padding in place of packing."""
+    candidates = []
+    if settled.plan.micro_batching == "packed":
+        padded = _with_micro_batching(trial, settled.plan, "partition", None)
+        if _check(trial, padded)[0] is None:
+            candidates.append(padded)
+    for precision in allow:
+        native, evidence = bf16_is_native(trial.device)
+        if precision == "bf16" and native:
+            reason = Reason("precision=bf16 considered", f"Allowed, and the device has it ({evidence}).")
+            plan = replace(settled.plan, precision="bf16", reasons=(*settled.plan.reasons, reason))
+            candidates.append(replace(settled, plan=plan))
+        elif precision not in ("bf16", "fp32"):
+            raise SettingError(f"allow={precision!r}: plan='auto' chooses between fp32 and bf16; set others in a plan.")
+    return candidates
+
+
+def _faster_of(trial: Trial, best: Settled, candidate: Settled) -> Settled:
+    """Interleaved, on the same windows; a tie goes to what is there."""
+    # A precision is tried on the micro-batches that won so far.
+    if candidate.plan.precision != best.plan.precision:
+        candidate = replace(best, plan=replace(best.plan, precision=candidate.plan.precision))
+    times_ms = ([], [])
+    for _ in range(3):
+        for times, settled in zip(times_ms, (best, candidate), strict=True):
+            prepared = [settled.preparation(samples, refs) for samples, refs in trial.windows]
+            times.append(_window_ms(trial, settled, prepared))
+    ratio = min(times_ms[1]) / min(times_ms[0])
+    name = _difference(best.plan, candidate.plan)
+    winner = candidate if ratio < KEEP_BELOW_GAIN else best
+    because = f"{name} takes {ratio:.2f} of the time of what was best so far, measured on {len(trial.windows)} windows."
+    reason = Reason(name if winner is candidate else f"not {name}", because, {"ratio": ratio})
+    return replace(winner, plan=replace(winner.plan, reasons=(*best.plan.reasons, reason)))
+
+
+def _difference(best: Plan, candidate: Plan) -> str:
+    names = ("micro_batching", "precision")
+    return ", ".join(f"{n}={getattr(candidate, n)}" for n in names if getattr(candidate, n) != getattr(best, n))
+
+
+def _window_ms(trial: Trial, settled: Settled, windows: Sequence[PreparedWindow]) -> float:
+    """Forward and backward of some windows, in ms, without a trace."""
+    execution = trial.execution(settled.plan.precision, settled.adapter)
+    undo = apply_matmul(trial.job.model, settled.plan.matmul)
+    before = torch.get_num_threads()
+    torch.set_num_threads(settled.plan.threads or before)
+    try:
+        with untraced(trial.job.model, trial.device):
+            trial.job.model.train()
+            moved = [move(window, trial.device) for window in windows]
+            return _timed_ms(lambda: _run(execution, moved))
+    finally:
+        torch.set_num_threads(before)
+        undo()
+
+
+def _run(execution: Execution, windows: Sequence[PreparedWindow]) -> None:
+    for window in windows:
+        accumulate(execution, window.micro_batches, units=window.units)
+    if execution.device.type == "cuda":
+        torch.cuda.synchronize(execution.device)
