@@ -1,0 +1,1 @@
+"""Whole tasks on top of the training engine: data in, trained model out."""

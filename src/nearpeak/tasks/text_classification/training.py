@@ -1,0 +1,419 @@
+"""Train, evaluate, save: the loop of `nearpeak train`, as a function without a terminal."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nearpeak.errors import LossNotFiniteError, NearpeakError
+from nearpeak.job import JobRecord, StepCount, describe_job
+from nearpeak.plan import Plan, save_plan
+from nearpeak.reason import Reason
+from nearpeak.tasks.text_classification.config import TrainConfig
+from nearpeak.tasks.text_classification.evaluating import Evaluator
+from nearpeak.tasks.text_classification.interrupts import Interrupts
+from nearpeak.tasks.text_classification.metrics import is_better, score
+from nearpeak.tasks.text_classification.preparing import Prepared, prepare
+from nearpeak.tasks.text_classification.saving import Publisher, SaveError, replace_file, save_model
+
+__all__ = ["Outcome", "Watcher", "train"]
+
+READ_EVERY_S = 0.5
+"""How often losses are read from the device: reading waits for it."""
+MOST_UNREAD_STEPS = 64
+
+
+class Watcher:
+    """What `train` tells the outside; the command line overrides what it wants to show. Called on rank 0 only."""
+
+    def say(self, message: str) -> None:
+        """What goes on right now."""
+
+    def warn(self, message: str) -> None:
+        """Something that the user should act on; training goes on."""
+
+    def begin(self, prepared: Prepared, count: StepCount, plan: Plan, reasons: tuple[Reason, ...]) -> None:
+        """Everything is ready; the first step comes next."""
+
+    def steps(self, steps: int, totals: Totals) -> None:
+        """So many more steps are done."""
+
+    def evaluated(self, split: str, step: int, metrics: dict[str, Any]) -> None:
+        """A split was evaluated after so many steps."""
+
+    def saved(self, folder: Path, step: int) -> None:
+        """The model of so many steps is on disk."""
+
+    def end(self) -> None:
+        """The last step is done, or training broke off."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Running sums over the steps whose figures were read."""
+
+    steps: int = 0
+    samples: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+    micro_batches: int = 0
+    wall_s: float = 0.0
+    last_loss: float = math.nan
+    losses: list[float] = field(default_factory=list)
+
+    def add(self, step: Any) -> None:
+        """Count one step."""
+        self.steps += 1
+        for name in ("samples", "tokens", "padded_tokens", "micro_batches", "wall_s"):
+            setattr(self, name, getattr(self, name) + (getattr(step, name) or 0))
+        self.last_loss = float(step.loss)
+        self.losses.append(self.last_loss)
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.wall_s if self.wall_s else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came out."""
+
+    folder: Path
+    plan: Plan
+    reasons: tuple[Reason, ...]
+    job: JobRecord
+    totals: Totals
+    metrics: dict[str, dict[str, Any]]
+    """By split; of the model that was kept."""
+    best_step: int | None
+    interrupted: int | None
+    """The signal that stopped training early."""
+    saved_to: Path
+    notes: tuple[str, ...]
+
+
+def train(config: TrainConfig, watcher: Watcher | None = None, *, device: str | None = None) -> Outcome:
+    """Train as the config says; the model is in `output.folder` afterwards."""
+    watcher = (watcher if is_first_rank() else None) or Watcher()
+    publisher = Publisher(config.output.folder, overwrite=config.output.overwrite) if is_first_rank() else None
+    try:
+        prepared = prepare(config, watcher.say)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library warns at each worker that is forked
+        return _Training(prepared, publisher, watcher, device).outcome()
+    finally:
+        if publisher is not None:
+            publisher.close()
+
+
+def is_first_rank() -> bool:
+    """Whether this process writes and prints: all do, but for torchrun's ranks from 1 on."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+class _Training:
+    """One training: the run, what it has reached, and what of that is on disk."""
+
+    def __init__(self, prepared: Prepared, publisher: Publisher | None, watcher: Watcher, device: str | None) -> None:
+        from nearpeak.train.run import Run
+
+        self.prepared, self.publisher, self.watcher = prepared, publisher, watcher
+        if publisher is not None:
+            publisher.check_space(model_bytes(prepared.classifier.model))
+        watcher.say("planning")
+        self.run = Run(prepared.job, prepared.config.plan, device=device)
+        self.reasons = (*prepared.reasons, *self.run.reasons)
+        self.record = describe_job(prepared.job)
+        self.totals = Totals()
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] | None = None
+        self.best_step: int | None = None
+        self.saved_to = Path(prepared.config.output.folder)
+        self.metrics: dict[str, dict[str, Any]] = {}
+        self._unread: list[Any] = []
+        self._read_at = time.monotonic()
+        self._log = _StepLog(self) if publisher is not None else None
+        self._evaluator = _evaluator(prepared, self.run)
+
+    def outcome(self) -> Outcome:
+        """Train to the end, or until asked to stop."""
+        with Interrupts(self.run.ranks) as interrupts:
+            try:
+                self.watcher.begin(self.prepared, self.run.count, self.run.plan, self.reasons)
+                self._loop(interrupts)
+                if interrupts.signal is None:
+                    self._finish()
+                else:
+                    self._save_interrupted()
+            except BaseException:
+                self._leave("failed")
+                raise
+        self._leave("finished" if interrupts.signal is None else "interrupted")
+        return self._outcome(interrupts.signal)
+
+    def _outcome(self, interrupted: int | None) -> Outcome:
+        return Outcome(
+            folder=Path(self.prepared.config.output.folder),
+            plan=self.run.plan,
+            reasons=self.reasons,
+            job=self.record,
+            totals=self.totals,
+            metrics=self.metrics,
+            best_step=self.best_step,
+            interrupted=interrupted,
+            saved_to=self.saved_to,
+            notes=self.prepared.notes,
+        )
+
+    def _loop(self, interrupts: Interrupts) -> None:
+        for step in self.run:
+            self._take(step)
+            due = self._due(step)
+            if due or len(self._unread) >= MOST_UNREAD_STEPS or time.monotonic() - self._read_at > READ_EVERY_S:
+                self._read()
+            if interrupts.asked(step.index) and not step.last:
+                self._read()
+                return
+            if due:
+                self._evaluate_and_save(step.index + 1, step.last)
+
+    def _take(self, step: Any) -> None:
+        self._unread.append(step)
+        if self._log is not None:
+            self._log.add(step)
+
+    def _read(self) -> None:
+        """Read the figures of the steps since the last time; a loss that is not finite ends the training."""
+        unread, self._unread = self._unread, []
+        for step in unread:
+            if not math.isfinite(step.loss):
+                raise LossNotFiniteError(self._not_finite_message(step))
+            self.totals.add(step)
+        self._read_at = time.monotonic()
+        self.watcher.steps(len(unread), self.totals)
+
+    def _not_finite_message(self, step: Any) -> str:
+        split = self.prepared.data.train
+        rows = ", ".join(split.where(index) for index in step.window.indices[:3])
+        more = f" and {len(step.window.indices) - 3:,} more" if len(step.window.indices) > 3 else ""
+        return (
+            f"The loss of optimizer step {step.index + 1:,} is {step.loss}. Its samples: {rows}{more}. Lower "
+            "job.learning_rate "
+            "(or raise job.warmup); if plan.precision is fp16, try bf16 or fp32; look at these rows."
+        )
+
+    def _due(self, step: Any) -> bool:
+        """Whether this step is followed by an evaluation (or, without validation data, by a save)."""
+        every = self.prepared.config.output.evaluate_every
+        if step.last or every == "end":
+            return bool(step.last)
+        if isinstance(every, int):
+            return (step.index + 1) % every == 0
+        return ends_epoch(step.index, self.prepared.job, self.run.count)
+
+    # Evaluating and saving
+
+    def _evaluate_and_save(self, step: int, last: bool) -> None:
+        metric = self.prepared.metric
+        found = self._evaluate("validation", step)
+        if found is not None:
+            self.history.append({"step": step} | found)
+        better = found is None or metric == "last" or is_better(metric, found, self.best)
+        if not better and not (last and self.best_step is None):
+            return
+        if self._save(step, found, last):
+            self.best, self.best_step = found, step
+            self.metrics = {"validation": found} if found else {}
+
+    def _evaluate(self, split: str, step: int) -> dict[str, Any] | None:
+        data = self.prepared.encoded.get(split)
+        if data is None:
+            return None
+        self.watcher.say(f"evaluating {split}")
+        space = self.prepared.data.space
+        found = score(space.problem, self._evaluator.predict(self.run.model, data), data.labels, space.names)
+        self.watcher.evaluated(split, step, found)
+        return found
+
+    def _save(self, step: int, found: dict[str, Any] | None, last: bool, subfolder: str | None = None) -> bool:
+        """Put the present model into the output folder; a full disk is an error only where no later save comes."""
+        if self.publisher is None:
+            return True
+        try:
+            with self.publisher.publish(subfolder) as folder:
+                self._write(folder, step, {"validation": found} if found else {})
+        except SaveError as error:
+            if last:
+                raise
+            self.watcher.warn(f"{error} Training goes on; the next save comes with the next evaluation.")
+            return False
+        self.saved_to = self.publisher.folder / subfolder if subfolder else self.publisher.folder
+        self.watcher.saved(self.saved_to, step)
+        return True
+
+    def _write(self, folder: Path, step: int, metrics: dict[str, Any]) -> None:
+        save_model(folder, unwrapped(self.run.model), self.prepared.classifier.tokenizer)
+        save_plan(self.run.plan, folder / "plan.json")
+        replace_file(folder / "job.json", pretty_json(self.record))
+        replace_file(
+            folder / "train.json", pretty_json({name: value for name, value, _ in self.prepared.config.described()})
+        )
+        replace_file(folder / "metrics.json", pretty_json(self._metrics_record(step, metrics)))
+
+    def _metrics_record(self, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
+        space = self.prepared.data.space
+        return {
+            "schema": 1,
+            "problem": space.problem,
+            "labels": list(space.names),
+            "step": step,
+            "optimizer_steps": self.run.count.optimizer_steps,
+            "saved_by": self.prepared.metric,
+            "train": {
+                "loss": self.totals.last_loss if self.totals.steps else None,
+                "samples": len(self.prepared.data.train),
+            },
+            **metrics,
+            "history": self.history,
+            "notes": list(self.prepared.notes),
+        }
+
+    # The end
+
+    def _finish(self) -> None:
+        """Measure the kept model on the test split, and write down the whole history."""
+        if "test" in self.prepared.encoded:
+            self._restore_best()
+            self.metrics["test"] = self._evaluate("test", self.best_step or 0) or {}
+        if self.publisher is not None and self.best_step is not None:
+            record = self._metrics_record(self.best_step, self.metrics)
+            replace_file(self.publisher.folder / "metrics.json", pretty_json(record))
+
+    def _restore_best(self) -> None:
+        """The kept model's weights, on every rank."""
+        if self.best_step in (None, self.run.count.optimizer_steps):
+            return
+        model = unwrapped(self.run.model)
+        if self.publisher is not None:
+            model.load_state_dict(type(model).from_pretrained(self.publisher.folder, dtype=model.dtype).state_dict())
+        if self.run.ranks > 1:
+            import torch
+
+            for tensor in model.state_dict().values():
+                torch.distributed.broadcast(tensor, src=0)
+
+    def _save_interrupted(self) -> None:
+        """What was learned so far: in the output folder if nothing better stands there, else in a folder inside it."""
+        publisher = self.publisher
+        if publisher is None:
+            return
+        in_place = not publisher.occupied or (publisher.published and self.prepared.metric == "last")
+        step = self.totals.steps
+        if self._save(step, None, True, None if in_place else "interrupted") and in_place:
+            self.best_step = step
+
+    def _leave(self, outcome: str) -> None:
+        self.watcher.end()
+        if self._log is None or self.publisher is None:
+            return
+        kept = self._log.close(outcome, self.publisher.folder if self.publisher.published else None)
+        if outcome != "failed":
+            return
+        model = (
+            f"The model of step {self.best_step:,} in {self.saved_to} is whole."
+            if self.best_step
+            else self._untouched()
+        )
+        self.watcher.warn(f"{model} The steps so far are recorded in {kept}.")
+
+    def _untouched(self) -> str:
+        assert self.publisher is not None
+        return (
+            f"The former model in {self.publisher.folder} is untouched."
+            if self.publisher.occupied
+            else "No model was saved."
+        )
+
+
+class _StepLog:
+    """The recording: beside the output folder while training runs, inside it afterwards."""
+
+    def __init__(self, training: _Training) -> None:
+        import torch
+
+        from nearpeak.recording import RecordingWriter, describe_run
+
+        folder = Path(training.prepared.config.output.folder).absolute()
+        self.folder = folder.with_name(f"{folder.name}.recording")
+        info = describe_run(
+            torch_version=str(torch.__version__), device=str(device_of(training.run.model)), ranks=training.run.ranks
+        )
+        self._writer = RecordingWriter(self.folder, info, plan=training.run.plan, job=training.record, force=True)
+
+    def add(self, step: Any) -> None:
+        """Record one step."""
+        self._writer.add(step)
+
+    def close(self, outcome: Any, folder: Path | None) -> Path:
+        """End the recording and move it into the model's folder, if there is one; returns where it is."""
+        self._writer.close(outcome)
+        if folder is None:
+            return self.folder
+        target = folder / "recording"
+        with suppress(OSError):  # a disk that fails now must not turn a saved model into an error
+            shutil.rmtree(target, ignore_errors=True)
+            self.folder.rename(target)
+            return target
+        return self.folder
+
+
+def _evaluator(prepared: Prepared, run: Any) -> Evaluator:
+    collate: Callable[[list[Any]], Any] = prepared.job.collate  # type: ignore[assignment]
+    return Evaluator(collate, device_of(run.model), run.plan.precision, run.rank, run.ranks)
+
+
+def ends_epoch(step: int, job: Any, count: StepCount) -> bool:
+    """Whether the window of this step is the last of an epoch (with `carry`: holds the epoch's last sample)."""
+    if job.remainder == "carry":
+        samples = len(job.data)
+        return (step + 1) * job.global_batch // samples > step * job.global_batch // samples
+    return count.steps_per_epoch is not None and (step + 1) % count.steps_per_epoch == 0
+
+
+def device_of(model: Any) -> Any:
+    """Where the weights are."""
+    return next(model.parameters()).device
+
+
+def unwrapped(model: Any) -> Any:
+    """The model itself, out of what compiling or parallelism wrapped around it."""
+    while not hasattr(model, "save_pretrained"):
+        inner = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
+        if inner is None:
+            raise NearpeakError(
+                f"{type(model).__name__} has no save_pretrained: only transformers models can be saved."
+            )
+        model = inner
+    return model
+
+
+def model_bytes(model: Any) -> int:
+    """What the weights take on disk."""
+    return sum(weight.numel() * weight.element_size() for weight in model.state_dict().values())
+
+
+def pretty_json(value: Any) -> bytes:
+    """Readable JSON; figures that are not finite become null, for JSON has no NaN."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
