@@ -29,7 +29,7 @@ from nearpeak.train.prepare import Preparation, PreparedWindow, preparation_of
 from nearpeak.train.seeding import SampleRef
 from nearpeak.train.untraced import dropout_off, untraced
 
-__all__ = ["Settled", "measure", "settle"]
+__all__ = ["Settled", "Trial", "carry_out", "measure", "settle"]
 
 CHECKED_SAMPLES = 12
 """Samples of the gradient check: enough for unequal lengths and several micro-batches, few enough to cost little."""
@@ -83,6 +83,14 @@ def settle(trial: Trial, plan: Plan) -> Settled:
         if plan.micro_batching != "auto":
             raise NotEquivalentError(refusal)
     raise AssertionError("fixed micro-batches are the reference and always hold")
+
+
+def carry_out(trial: Trial, plan: Plan) -> Settled:
+    """What executes a plan that is already settled."""
+    adapter = PackedAdapter.find(trial.job.model)[0]
+    if plan.micro_batching == "packed" and adapter is None:
+        raise UnsupportedError("micro_batching='packed' was settled on another rank but this one's model cannot do it.")
+    return _with_micro_batching(trial, plan, plan.micro_batching, adapter)
 
 
 def _wanted_micro_batching(

@@ -105,6 +105,11 @@ class GradientReducer:
             last.wait()
         return self._statistics.clone()
 
+    @property
+    def has_sent(self) -> bool:
+        """Whether part of this window's gradient is already on its way to the other ranks."""
+        return self._armed and self._next > 0
+
     def close(self) -> None:
         """Take the hooks off the parameters."""
         for hook in self._hooks:
