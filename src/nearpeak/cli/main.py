@@ -13,6 +13,7 @@ ends here:
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -44,6 +45,7 @@ INTERRUPTED = 130
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     arguments = list(sys.argv[1:] if args is None else args)
+    _print_anywhere()
     try:
         code = _answer_at_once(arguments)
         code = _run_verb(arguments) if code is None else code
@@ -58,6 +60,13 @@ def main(args: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _leave_closed_pipe()
     return code
+
+
+def _print_anywhere() -> None:
+    """A terminal or pipe that cannot show a character gets a `?`, not a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def help_text() -> str:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress as RichProgress
 
     from nearpeak.reason import Reason
 
-__all__ = ["Progress", "configure", "print_reasons", "print_table", "progress", "status", "verbosity"]
+__all__ = ["Progress", "configure", "print_note", "print_reasons", "print_table", "progress", "status", "verbosity"]
 
 NARROWEST = 40
 WIDEST = 120
@@ -57,24 +57,32 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], *, file: 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, title_style="bold")
+    table = Table(
+        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
     for position, column in enumerate(columns):
         numeric = _is_numeric([row[position] for row in rows])
         table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    _console(file or sys.stdout).print(table)
+    _write(table, file or sys.stdout)
 
 
 def print_reasons(reasons: Iterable[Reason], *, file: IO[str] | None = None) -> None:
     """Print why each automatic choice was made, one paragraph a choice."""
+    for reason in reasons:
+        print_note(reason.choice, reason.because, file=file)
+
+
+def print_note(heading: str, *paragraphs: str | None, file: IO[str] | None = None) -> None:
+    """Print a heading and indented paragraphs under it; None leaves a paragraph out."""
     from rich.padding import Padding
     from rich.text import Text
 
-    console = _console(file or sys.stdout)
-    for reason in reasons:
-        console.print(Text(reason.choice, style="bold"))
-        console.print(Padding(Text(reason.because), (0, 0, 0, 4)))
+    file = file or sys.stdout
+    _write(Text(heading, style="bold"), file)
+    for paragraph in filter(None, paragraphs):
+        _write(Padding(Text(paragraph), (0, 0, 0, 4)), file)
 
 
 @contextmanager
@@ -110,12 +118,13 @@ def _shows_progress() -> bool:
 
 
 def _rich_progress(unit: str) -> RichProgress:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit if unit else "", markup=False),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TextColumn(unit, markup=False),
         TextColumn("{task.fields[fields]}", markup=False),
         TimeRemainingColumn(compact=True),
         console=_console(sys.stderr),
@@ -138,6 +147,14 @@ def _is_numeric(cells: list[str]) -> bool:
     """Whether a column holds figures: each filled cell starts with a digit or a sign before one."""
     filled = [cell for cell in cells if cell not in ("", "–", "-")]
     return bool(filled) and all(cell.lstrip("+-−±<>~≤≥ ")[:1].isdigit() for cell in filled)
+
+
+def _write(what: RenderableType, file: IO[str]) -> None:
+    """Render to text first: rich fills lines up with blanks, which have no place in a file or a diff."""
+    console = _console(file)
+    with console.capture() as capture:
+        console.print(what)
+    file.write("\n".join(line.rstrip() for line in capture.get().split("\n")))
 
 
 def _console(file: IO[str]) -> Console:
