@@ -274,9 +274,9 @@ def _is_death(error: BaseException | None) -> bool:
 
 def _death(error: Exception) -> DataError:
     return DataError(
-        f"a loader worker died: {str(error).strip()} If the system was short of memory, it kills the largest process: "
-        "lower loader.workers or loader.prefetch_windows, or free shared memory (/dev/shm; in Docker --shm-size). "
-        "If a library used by the dataset crashed, loader.workers=0 shows where."
+        f"a loader worker died ({str(error).strip().rstrip('.')}). If the system was short of memory, it kills the "
+        "largest process: lower loader.workers or loader.prefetch_windows, or free shared memory (/dev/shm; in Docker "
+        "--shm-size). If a library used by the dataset crashed, loader.workers=0 shows where."
     )
 
 
@@ -343,11 +343,21 @@ class WindowLoader:
         workers = self._allowed(workers)
         if self._closed or workers == self.workers:
             return
-        if self._generations:
-            present = self._generations[-1]
-            self._generations.append(self._start(workers))
-            present.feed.open = False
+        if self._generations and not self._succeed(workers):
+            return
         self.workers = workers
+
+    def _succeed(self, workers: int) -> bool:
+        """Start the next generation, or keep the present one if the system has no room for more processes."""
+        present = self._generations[-1]
+        try:
+            self._generations.append(self._start(workers))
+        except OSError as error:
+            because = f"{workers} workers could not be started: {error}"
+            self._note(Reason(f"loader.workers={self.workers}", because, {"workers_asked": workers}))
+            return False
+        present.feed.open = False
+        return True
 
     def _start(self, workers: int) -> _Inline | _Crew:
         feed = _Feed(self._cursor)
@@ -363,7 +373,9 @@ class WindowLoader:
         return allowed
 
     def _note(self, *reasons: Reason) -> None:
-        self.reasons.extend(reason for reason in reasons if reason not in self.reasons)
+        for reason in reasons:
+            if all((reason.choice, reason.because) != (known.choice, known.because) for known in self.reasons):
+                self.reasons.append(reason)
 
     def _note_beginning(self, first: int) -> None:
         self._note_generators()

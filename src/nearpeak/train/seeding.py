@@ -99,8 +99,15 @@ def _bit_source(bits: Any) -> _Source:
 
 
 def own_generators(owner: Any) -> dict[str, Any]:
-    """The generators that an object holds: its attributes, and the attributes of those (`transform.rng`)."""
-    return attributes_where(owner, _is_generator)
+    """The generators that an object holds: its attributes, and the attributes of those (`transform.rng`).
+
+    None of a `datasets` stream: it copies its generator for each epoch, and so is a function of the epoch already.
+    """
+    return {} if _of_datasets(owner) else attributes_where(owner, _is_generator)
+
+
+def _of_datasets(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "datasets"
 
 
 def attributes_where(owner: Any, test: Callable[[Any], bool]) -> dict[str, Any]:

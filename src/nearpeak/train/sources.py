@@ -6,6 +6,7 @@ under its own random seed. It is copied into each worker.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -123,12 +124,14 @@ class IterableSource:
         set_epoch = getattr(self.data, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
-        stream = iter(self.data)
+        with _as_in_training_process():
+            stream = iter(self.data)
         index = 0
         while True:
             sources.seed(sample_seed(seed, epoch, index))
             try:
-                sample = next(stream)
+                with _as_in_training_process():
+                    sample = next(stream)
             except StopIteration:
                 break
             except Exception as error:
@@ -159,3 +162,15 @@ class IterableSource:
     def __getstate__(self) -> dict[str, Any]:
         """A worker reads the stream from its start: an open iterator cannot travel."""
         return {**self.__dict__, "_windows": None, "_next_window": 0}
+
+
+@contextlib.contextmanager
+def _as_in_training_process() -> Iterator[None]:
+    """Hide from a stream that a worker reads it: `datasets` shuffles otherwise there than in the training process."""
+    from torch.utils.data._utils import worker
+
+    info, worker._worker_info = worker._worker_info, None
+    try:
+        yield
+    finally:
+        worker._worker_info = info

@@ -65,9 +65,10 @@ class _Figures(NamedTuple):
         """Fetch time in units of compute time."""
         return self.fetch_ms / max(self.compute_ms, 1e-3)
 
-    @property
-    def waits(self) -> bool:
-        return self.wait_ms > LEAST_GAIN * self.period_ms
+    def waits(self, workers: int) -> bool:
+        """Whether the step waits so much that more workers are worth a trial; twice as much where these should do."""
+        enough = workers > 0 and self.fetch_ms / workers <= self.compute_ms
+        return self.wait_ms > (2 if enough else 1) * LEAST_GAIN * self.period_ms
 
 
 class _Trial(NamedTuple):
@@ -154,7 +155,7 @@ class WorkerTuner:
             trial = self._trials.pop()
             if now.period_ms > (1 - LEAST_GAIN) * trial.period_ms:
                 return self._take_back(trial, now, now.period_ms)
-        return self._raise(now, now.period_ms) if now.waits else None
+        return self._raise(now, now.period_ms) if now.waits(self.workers) else None
 
     def _raise(self, now: _Figures, period_ms: float) -> Advice | None:
         workers = self._wanted(now)
