@@ -33,9 +33,9 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     help="safe: regroup the accumulation windows of transformers' Trainer, where one real window proves that the "
     "gradient stays the same. Never changes batch size, steps, order or precision.",
 )
-@click.option("--precision", type=click.Choice(["bf16"]), help="Also compute under bf16 autocast: a change of rounding.")
-@click.option("--json", "as_json", is_flag=True, help="What was applied as JSON on stdout; the command's own stdout goes to stderr.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="What was applied as JSON to this file.")
+@click.option("--precision", type=click.Choice(["bf16"]), help="Compute under bf16 autocast: a change of rounding.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was applied as JSON; the command's stdout goes to stderr.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write what was applied as JSON.")
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
 @click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
@@ -53,7 +53,8 @@ def command(
         raise SettingError(f"--output {output}: the file exists; choose another or give --force.")
     with tempfile.TemporaryDirectory(prefix="nearpeak-run-") as folder:
         code = _execute(arguments, _environment(apply, precision, folder), sys.stderr if as_json else None)
-        result = {"schema": 1, "command": list(arguments), "apply": apply, "exit_code": code, "processes": _records(folder)}
+        processes = _records(folder)
+    result = {"schema": 1, "command": list(arguments), "apply": apply, "exit_code": code, "processes": processes}
     _report(result, as_json, output)
     return code
 

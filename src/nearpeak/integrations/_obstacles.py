@@ -54,7 +54,7 @@ def _conditions(trainer: Trainer) -> list[tuple[bool, str]]:
     return [
         (trainer.is_deepspeed_enabled, "DeepSpeed runs its own accumulation"),
         (trainer.is_fsdp_enabled, "FSDP shards the model; its hooks expect the script's micro-batches"),
-        (args.n_gpu > 1, f"DataParallel splits each batch over {args.n_gpu} GPUs; start the script with torchrun instead"),
+        (args.n_gpu > 1, f"DataParallel splits batches over {args.n_gpu} GPUs; start the script with torchrun instead"),
         (_splits_samples(accelerator), "context, sequence or tensor parallelism splits samples"),
         (bool(getattr(args, "torch_compile", False)), "torch_compile would compile again for every new shape"),
         (_trains_in_backward(trainer), "the optimizer steps inside backward, once for each micro-batch"),

@@ -44,13 +44,21 @@ class Report:
     own_tokens: int = 0
     """Tokens, padding included, that the script's own micro-batches would have computed."""
     computed_tokens: int = 0
-    publish: Callable[[Report], None] = lambda report: None
+    publish: Callable[[Report], None] | None = None
+    """Where somebody else tells the user, nothing is logged here."""
 
-    def say(self, choice: str, because: str, *, level: int = logging.INFO, **evidence: float | int | str | bool) -> None:
-        """Record a choice and log it in one line."""
+    def say(self, choice: str, because: str, *, level: int = logging.INFO, **evidence: float | str) -> None:
+        """Record a choice; log it in one line, or hand on what is known."""
         self.reasons.append(Reason(choice, because, evidence))
-        logger.log(level, "nearpeak: %s", self.reasons[-1])
-        self.publish(self)
+        if self.publish is None:
+            logger.log(level, "nearpeak: %s", self.reasons[-1])
+        else:
+            self.publish(self)
+
+    def close(self) -> None:
+        """Hand on the final counts."""
+        if self.publish is not None:
+            self.publish(self)
 
 
 @contextlib.contextmanager
@@ -96,8 +104,8 @@ class Regrouping:
             vars(self.trainer).pop(name, None)
         vars(self.trainer).update(self._shadowed)
         if not self.report.windows:
-            self.report.say("micro_batching=fixed", "kept the script's own way: no window passed through get_batch_samples")
-        self.report.publish(self.report)
+            self._keep("no window passed through get_batch_samples")
+        self.report.close()
 
     # The trainer's methods, as it will call them.
 
@@ -197,7 +205,7 @@ class Regrouping:
         bf16 = self._bf16 if self._wants_bf16 and not wanted and check.precision == "fp32" else None
         try:
             return check.run(wanted, bf16)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  the one boundary
             message = f"nearpeak could not check this training: {type(error).__name__}: {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
             return [Trial("partition", because=f"the check raised {type(error).__name__}: {error}"[:300])]
@@ -227,7 +235,8 @@ class Regrouping:
         bf16 = next((trial for trial in trials if trial.name == "bf16"), None)
         self._uses_bf16 = bf16 is not None and bf16.holds
         if bf16 is None:
-            self.report.say("precision=kept", "bf16 was not tried: the script sets its own precision, or nothing could be checked")
+            because = "bf16 was not tried: the script has a precision of its own, or nothing could be checked"
+            self.report.say("precision=kept", because)
         elif bf16.holds:
             self.report.say("precision=bf16", f"a change of rounding, as asked for; {bf16.because}")
         else:
@@ -243,7 +252,8 @@ class Regrouping:
 
     def _say_regrouped(self, check: Check, best: Trial, trials: list[Trial]) -> None:
         rows = len(self._batches[0]["input_ids"])
-        text = f"windows of {len(self._batches)}×{rows} regrouped: {best.name}; {best.because} against the script's own way"
+        text = f"windows of {len(self._batches)}×{rows} regrouped: {best.name}; "
+        text += f"{best.because} against the script's own way"
         names = overridden(self.trainer)
         if names:
             text += f"; the check covers the overridden {', '.join(names)}"
@@ -257,16 +267,25 @@ class Regrouping:
 
     def _name_quirk(self, method: Method, items: Any) -> None:
         """transformers multiplies the gradient of models that accept num_items_in_batch and do not use it."""
-        factor = len(self._batches)
-        if method.kind == "items" or factor == 1 or not _counts_as_scaled(self.trainer, items):
-            return
-        self.report.say(
-            f"gradient_scale={factor}",
-            f"transformers does not divide this loss by gradient_accumulation_steps={factor}, so the gradient is {factor} "
-            "times that of one large batch. nearpeak keeps it so. To correct it, train with a subclass of Trainer that "
-            "sets loss_is_scaled_for_ga = False",
-            level=logging.WARNING,
-        )
+        factors = {} if method.kind == "items" else _multiplied_by(self.trainer, len(self._batches), items)
+        for setting, (factor, correction) in factors.items():
+            text = f"transformers multiplies this model's gradient by {factor} ({setting}): it takes the loss for one "
+            text += f"normalised by num_items_in_batch, which it is not. nearpeak keeps it so. To correct it, {correction}"
+            self.report.say(f"gradient_scale={factor}", text, level=logging.WARNING)
+
+
+def _multiplied_by(trainer: Trainer, batches: int, items: Any) -> dict[str, tuple[int, str]]:
+    """By what, and how to correct it; as this Trainer's training_step and compute_loss decide it."""
+    accepts = bool(trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
+    stated = getattr(trainer, "loss_is_scaled_for_ga", None)
+    found = {}
+    if batches > 1 and (accepts if stated is None else stated):
+        correction = "train with a subclass of Trainer that sets loss_is_scaled_for_ga = False"
+        found["gradient_accumulation_steps"] = (batches, correction)
+    ranks = trainer.accelerator.num_processes
+    if ranks > 1 and accepts and items is not None and trainer.args.average_tokens_across_devices:
+        found["number of ranks"] = (ranks, "set average_tokens_across_devices=False in TrainingArguments")
+    return found
 
 
 def _failure(check: Check, trials: list[Trial]) -> str:
@@ -278,11 +297,3 @@ def _failure(check: Check, trials: list[Trial]) -> str:
 
 def _has_padding(batches: Sequence[Mapping[str, Any]]) -> bool:
     return any(not bool(batch["attention_mask"].all()) for batch in batches)
-
-
-def _counts_as_scaled(trainer: Trainer, items: Any) -> bool:
-    """Whether this Trainer leaves the loss undivided, as its own training_step decides it."""
-    stated = getattr(trainer, "loss_is_scaled_for_ga", None)
-    if stated is not None:
-        return bool(stated)
-    return bool(trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None

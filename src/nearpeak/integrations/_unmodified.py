@@ -51,19 +51,18 @@ def _prepare() -> tuple[Any, Report]:
 
 def _publish(report: Report) -> None:
     """Rewritten with everything that is known: a script that dies later has still said what was applied."""
-    write_record(
-        KIND,
-        {
-            "trainer": report.trainer,
-            "reasons": [asdict(reason) for reason in report.reasons],
-            "windows": report.windows,
-            "regrouped": report.regrouped,
-            "own_tokens": report.own_tokens,
-            "computed_tokens": report.computed_tokens,
-        },
-    )
+    write_record(KIND, _content(report, [asdict(reason) for reason in report.reasons]))
+
+
+def _content(report: Any, reasons: list[dict[str, Any]]) -> dict[str, Any]:
+    counts = ("windows", "regrouped", "own_tokens", "computed_tokens")
+    return {
+        "trainer": getattr(report, "trainer", ""),
+        "reasons": reasons,
+        **{name: getattr(report, name, 0) for name in counts},
+    }
 
 
 def _keep(because: str) -> None:
     reason = {"choice": "micro_batching=fixed", "because": f"kept the script's own way: {because}", "evidence": {}}
-    write_record(KIND, {"trainer": "", "reasons": [reason], "windows": 0, "regrouped": 0, "own_tokens": 0, "computed_tokens": 0})
+    write_record(KIND, _content(None, [reason]))

@@ -6,7 +6,7 @@ A Trainer's batch i has a loss that is one of three things, and code does not te
     targets   mean over its tokens that have a label                        weight 1 / targets of batch i
     samples   mean over its rows                                            weight 1 / rows of batch i
 
-Rows of batches with the same normaliser may share a micro-batch; its loss is then scaled by its own normaliser / theirs.
+Rows of batches with the same normaliser may share a micro-batch; its loss is scaled by its own normaliser / theirs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def target_counts(batch: Mapping[str, Any], shifted: bool) -> list[int]:
     labels = batch.get("shift_labels", batch["labels"])
     if "shift_labels" not in batch and shifted:
         labels = labels[:, 1:]
-    return labels.ne(IGNORED_LABEL).flatten(1).sum(1).tolist() if labels.dim() > 1 else labels.ne(IGNORED_LABEL).long().tolist()
+    return labels.ne(IGNORED_LABEL).reshape(len(labels), -1).sum(1).tolist()
 
 
 def measure_kind(loss_of: LossOf, batches: Sequence[Mapping[str, Any]], items: Any, shifted: bool) -> Measured:

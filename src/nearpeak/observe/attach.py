@@ -1,8 +1,8 @@
 """Attach to a command that knows nothing of us: to every Python process that it starts, however it starts it.
 
 All it takes is an environment. PYTHONPATH begins with a folder that holds our sitecustomize, which every interpreter
-runs; one variable holds the settings. Shells, launchers, `python -m` and spawned workers hand both on. A process started
-with -I, -E or -S ignores them and is not attached. Each process may leave one small JSON record in a folder.
+runs; one variable holds the settings. Shells, launchers, `python -m` and spawned workers hand both on. A process
+started with -I, -E or -S ignores them and is not attached. Each process may leave one small JSON record in a folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ INJECTED = Path(__file__).parent / "inject"
 
 
 def attached_environment(
-    hooks: Mapping[str, str], *, records: str | Path, options: Mapping[str, Any] | None = None, base: Mapping[str, str] | None = None
+    hooks: Mapping[str, str],
+    *,
+    records: str | Path,
+    options: Mapping[str, Any] | None = None,
+    base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """An environment in which every Python process calls our functions.
 

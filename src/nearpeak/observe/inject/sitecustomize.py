@@ -60,7 +60,7 @@ def call(function, module):
     try:
         home, _, name = function.partition(":")
         getattr(import_module(home), name)(module)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the one boundary
         _warn(f"could not attach to {module.__name__} ({type(error).__name__}: {error})")
 
 
@@ -70,7 +70,7 @@ def attach():
         functions = json.loads(os.environ[VARIABLE])["hooks"]
         present = [name for name in functions if name in sys.modules]
         missing = {name: functions[name] for name in functions if name not in present}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  as above
         _warn(f"{VARIABLE} cannot be read ({type(error).__name__}: {error})")
         return
     for name in present:
