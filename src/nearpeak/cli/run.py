@@ -34,7 +34,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     "gradient stays the same. Never changes batch size, steps, order or precision.",
 )
 @click.option("--precision", type=click.Choice(["bf16"]), help="Compute under bf16 autocast: a change of rounding.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was applied as JSON; the command's stdout goes to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was applied as JSON; COMMAND prints on stderr.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write what was applied as JSON.")
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
 @click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from nearpeak.integrations._obstacles import model_of
 from nearpeak.integrations._untouched import restore_dropout, untouched
 from nearpeak.integrations._weights import Kind, Measured, measure_kind
 from nearpeak.integrations._window import Method, MicroBatch, TrainingStep, budget_of, execute, micro_batches
@@ -59,7 +60,7 @@ class Check:
         self, wanted: Sequence[Method] = (), bf16: Callable[[], contextlib.AbstractContextManager[None]] | None = None
     ) -> list[Trial]:
         """Try `wanted`, or all methods, and computing in `bf16` where asked; says of each whether it holds."""
-        self.model = self.trainer.model
+        self.model = model_of(self.trainer)
         with untouched(self.trainer) as self.clone:
             shifted = bool(getattr(self.trainer, "_loss_shifts_labels", False))
             self.measured = measure_kind(self._loss, self.batches, self.items, shifted)
@@ -182,7 +183,7 @@ def _precision_of(trainer: Trainer) -> str:
     mixed = getattr(trainer.accelerator, "mixed_precision", "no")
     if mixed in ("bf16", "fp16"):
         return mixed
-    dtypes = {p.dtype for p in trainer.model.parameters() if p.requires_grad}
+    dtypes = {p.dtype for p in model_of(trainer).parameters() if p.requires_grad}
     if torch.float16 in dtypes or torch.bfloat16 in dtypes or mixed not in ("no", None):
         return "bf16"
     if torch.float32 not in dtypes and torch.float64 in dtypes:

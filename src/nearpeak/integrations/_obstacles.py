@@ -13,7 +13,7 @@ from nearpeak.train.equivalence import couples_samples
 if TYPE_CHECKING:
     from transformers import Trainer
 
-__all__ = ["lengths_of", "obstacle_in_trainer", "obstacle_in_window", "overridden"]
+__all__ = ["lengths_of", "model_of", "obstacle_in_trainer", "obstacle_in_window", "overridden"]
 
 WATCHED = (
     "get_batch_samples",
@@ -25,6 +25,12 @@ WATCHED = (
     "_prepare_inputs",
 )
 """Methods by which a subclass changes what a step consumes or computes."""
+
+
+def model_of(trainer: Trainer) -> torch.nn.Module:
+    """The trainer's own model, without what data parallelism wraps around it."""
+    assert trainer.model is not None
+    return trainer.model
 
 
 def overridden(trainer: Trainer) -> list[str]:
@@ -45,7 +51,7 @@ def obstacle_in_trainer(trainer: Trainer) -> str | None:
     for found, because in _conditions(trainer):
         if found:
             return because
-    layer = couples_samples(trainer.model)
+    layer = couples_samples(model_of(trainer))
     return f"{layer} couples the samples of a micro-batch" if layer else None
 
 
@@ -71,7 +77,7 @@ def _splits_samples(accelerator: Any) -> bool:
 
 def _trains_in_backward(trainer: Trainer) -> bool:
     """LOMO, and whatever else updates weights from hooks on their gradients."""
-    hooked = any(getattr(p, "_post_accumulate_grad_hooks", None) for p in trainer.model.parameters())
+    hooked = any(getattr(p, "_post_accumulate_grad_hooks", None) for p in model_of(trainer).parameters())
     return hooked or "lomo" in str(trainer.args.optim).lower()
 
 

@@ -19,7 +19,7 @@ import torch
 
 from nearpeak.integrations import _agreement
 from nearpeak.integrations._check import Check, Trial
-from nearpeak.integrations._obstacles import obstacle_in_trainer, obstacle_in_window, overridden
+from nearpeak.integrations._obstacles import model_of, obstacle_in_trainer, obstacle_in_window, overridden
 from nearpeak.integrations._window import Method, budget_of, execute, micro_batches
 from nearpeak.reason import Reason
 from nearpeak.train.packed import PackedAdapter
@@ -214,7 +214,7 @@ class Regrouping:
                 torch.cuda.empty_cache()
 
     def _on_model(self, method: Method) -> Method:
-        return replace(method, adapter=PackedAdapter.find(self.trainer.model)[0]) if method.adapter else method
+        return replace(method, adapter=PackedAdapter.find(model_of(self.trainer))[0]) if method.adapter else method
 
     def _check_trimming(self, items: Any) -> bool:
         """The first window with padding to cut off has to hold as well, if the one that was checked had none."""
@@ -261,16 +261,22 @@ class Regrouping:
             if trial.method and not trial.holds:
                 text += f"; not {trial.name}: {trial.because}"
         assert best.deviation is not None
-        numbers = {"gradient_relative": best.deviation.relative, "gradient_cosine": best.deviation.cosine}
-        times = {"own_window_ms": round(check.reference_ms, 1), "window_ms": round(best.window_ms, 1)}
-        self.report.say(f"micro_batching={best.name}", text, **numbers, **times, normaliser=check.measured.because)
+        self.report.say(
+            f"micro_batching={best.name}",
+            text,
+            gradient_relative=best.deviation.relative,
+            gradient_cosine=best.deviation.cosine,
+            own_window_ms=round(check.reference_ms, 1),
+            window_ms=round(best.window_ms, 1),
+            normaliser=check.measured.because,
+        )
 
     def _name_quirk(self, method: Method, items: Any) -> None:
         """transformers multiplies the gradient of models that accept num_items_in_batch and do not use it."""
         factors = {} if method.kind == "items" else _multiplied_by(self.trainer, len(self._batches), items)
         for setting, (factor, correction) in factors.items():
-            text = f"transformers multiplies this model's gradient by {factor} ({setting}): it takes the loss for one "
-            text += f"normalised by num_items_in_batch, which it is not. nearpeak keeps it so. To correct it, {correction}"
+            text = f"transformers multiplies this model's gradient by {factor} ({setting}): it takes the loss for "
+            text += f"normalised by num_items_in_batch and it is not. nearpeak keeps it so. To correct it: {correction}"
             self.report.say(f"gradient_scale={factor}", text, level=logging.WARNING)
 
 
@@ -280,11 +286,11 @@ def _multiplied_by(trainer: Trainer, batches: int, items: Any) -> dict[str, tupl
     stated = getattr(trainer, "loss_is_scaled_for_ga", None)
     found = {}
     if batches > 1 and (accepts if stated is None else stated):
-        correction = "train with a subclass of Trainer that sets loss_is_scaled_for_ga = False"
+        correction = "loss_is_scaled_for_ga = False on a subclass of Trainer"
         found["gradient_accumulation_steps"] = (batches, correction)
     ranks = trainer.accelerator.num_processes
     if ranks > 1 and accepts and items is not None and trainer.args.average_tokens_across_devices:
-        found["number of ranks"] = (ranks, "set average_tokens_across_devices=False in TrainingArguments")
+        found["number of ranks"] = (ranks, "average_tokens_across_devices=False in TrainingArguments")
     return found
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 
+from nearpeak.integrations._obstacles import model_of
 from nearpeak.train.equivalence import without_dropout
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ MOST_ITEMS = 10_000
 @contextlib.contextmanager
 def untouched(trainer: Trainer) -> Iterator[torch.nn.Module]:
     """Yields a copy of the model that the trainer takes for its own until the end; then everything is as before."""
-    model, wrapped = trainer.model, trainer.model_wrapped
+    model, wrapped = model_of(trainer), trainer.model_wrapped
     with _random_state(trainer.args.device), _plain_attributes(trainer), _gradients(trainer), _no_logs(trainer):
         try:
             clone = without_dropout(model)
@@ -97,8 +98,8 @@ def _gradients(trainer: Trainer) -> Iterator[None]:
 
 
 def _optimised(trainer: Trainer) -> list[torch.nn.Parameter]:
-    groups = [] if trainer.optimizer is None else trainer.optimizer.param_groups
-    unique = {id(p): p for p in (*trainer.model.parameters(), *(p for group in groups for p in group["params"]))}
+    groups: list[dict[str, Any]] = getattr(trainer.optimizer, "param_groups", [])
+    unique = {id(p): p for p in (*model_of(trainer).parameters(), *(p for group in groups for p in group["params"]))}
     return list(unique.values())
 
 

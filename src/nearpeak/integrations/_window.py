@@ -13,13 +13,16 @@ from nearpeak.integrations._obstacles import lengths_of
 from nearpeak.integrations._weights import Kind, Weights, weights_of
 from nearpeak.train.batches import concat_batches, take_rows
 from nearpeak.train.cost import UNMEASURED, CostModel
-from nearpeak.train.packed import PackedAdapter
+from nearpeak.train.packed import UNDERSTOOD, PackedAdapter
 from nearpeak.train.windows import pack, partition
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
 __all__ = ["Method", "MicroBatch", "budget_of", "execute", "micro_batches"]
+
+# transformers' Trainer hands it through the whole model, down to each attention call; it says nothing about attention.
+UNDERSTOOD.add("num_items_in_batch")
 
 TrainingStep = Callable[..., torch.Tensor]
 """The user's own: (model, inputs, num_items_in_batch) → loss, with the gradients added."""
