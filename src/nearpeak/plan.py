@@ -22,6 +22,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "recompute": ("none", "blocks", "every_nth", "selective"),
     "compile": ("none", "blocks"),
     "matmul": ("keep", "onednn"),
+    "dropout": ("keep", "bits"),
     "attention": ("keep", "eager", "sdpa", "flash_attention_2", "flex_attention"),
 }
 
@@ -63,6 +64,8 @@ class Plan:
     matmul: Literal["keep", "onednn"] = "keep"
     """On CPUs: fp32 products as torch makes them, or through oneDNN."""
     fused_optimizer: bool = True
+    dropout: Literal["keep", "bits"] = "keep"
+    """On CPUs: dropout masks as torch draws them, or from 16 random bits an element, at the same rate."""
     cost_terms: tuple[float, float, float] | None = None
     """Launch, token and square-of-length cost (ms) that `partition` minimises; None measures them, or takes ratios that
     hold on most machines. Kept in the plan, so that the same plan makes the same micro-batches again."""

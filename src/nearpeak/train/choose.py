@@ -8,7 +8,7 @@ leaves a trace in the training: parameters, buffers, random numbers and data pos
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from nearpeak.train.accumulate import Execution, accumulate
 from nearpeak.train.cost import UNMEASURED, CostModel, fit_cost, probe_shapes
 from nearpeak.train.device import is_out_of_memory, move
 from nearpeak.train.equivalence import compare_gradients, couples_samples, gradients, holds
-from nearpeak.train.kernels import apply_matmul, fastest_matmul
+from nearpeak.train.kernels import apply_dropout, apply_matmul, fastest_dropout, fastest_matmul
 from nearpeak.train.packed import PackedAdapter, PackFormat
 from nearpeak.train.precision import bf16_is_native
 from nearpeak.train.prepare import Preparation, PreparedWindow, preparation_of
@@ -194,6 +194,8 @@ def measure(trial: Trial, allow: Sequence[str] = ()) -> Plan:
         plan = _with_reason(plan, *_best_threads(trial))
         matmul, reason = fastest_matmul(trial.job.model, trial.device)
         plan = replace(plan, matmul=matmul, reasons=(*plan.reasons, reason))
+        dropout, reason = fastest_dropout(trial.job.model)
+        plan = replace(plan, dropout=dropout, reasons=(*plan.reasons, reason))
     settled = settle(trial, plan)
     if settled.plan.micro_batching == "partition":
         settled = _with_measured_cost(trial, settled)
@@ -233,10 +235,10 @@ def _usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _timed_ms(run: Any) -> float:
-    start = time.perf_counter()
+def _timed_ms(run: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     run()
-    return (time.perf_counter() - start) * 1e3
+    return (clock() - start) * 1e3
 
 
 def _with_measured_cost(trial: Trial, settled: Settled) -> Settled:
@@ -304,17 +306,20 @@ def _difference(best: Plan, candidate: Plan) -> str:
 def _window_ms(trial: Trial, settled: Settled, windows: Sequence[PreparedWindow]) -> float:
     """Forward and backward of some windows, in ms, without a trace."""
     execution = trial.execution(settled.plan.precision, settled.adapter)
-    undo = apply_matmul(trial.job.model, settled.plan.matmul)
+    undo = (apply_matmul(trial.job.model, settled.plan.matmul), apply_dropout(trial.job.model, settled.plan.dropout))
     before = torch.get_num_threads()
     torch.set_num_threads(settled.plan.threads or before)
     try:
         with untraced(trial.job.model, trial.device):
             trial.job.model.train()
             moved = [move(window, trial.device) for window in windows]
-            return _timed_ms(lambda: _run(execution, moved))
+            # On CPUs, the time that this process computed: what else runs there must not decide.
+            clock = time.process_time if trial.device.type == "cpu" else time.perf_counter
+            return _timed_ms(lambda: _run(execution, moved), clock)
     finally:
         torch.set_num_threads(before)
-        undo()
+        for taken_off in undo:
+            taken_off()
 
 
 def _run(execution: Execution, windows: Sequence[PreparedWindow]) -> None:

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from nearpeak.errors import UnsupportedError
 from nearpeak.reason import Reason
+from nearpeak.train.cpu_attention import attend_with_dropout
 from nearpeak.train.batches import IGNORED_LABEL, Packing, pack_rows
 
 __all__ = ["PackFormat", "PackedAdapter", "find_blocks", "packed_attention"]
@@ -61,8 +62,11 @@ def packed_attention(
 
 
 def _each_by_itself(query, key, value, packing: Packing, window: int | None, arguments: dict[str, Any]) -> torch.Tensor:  # type: ignore[no-untyped-def]
-    """One scaled_dot_product_attention for each run of equally long samples."""
+    """One attention call for each run of equally long samples."""
     runs = _equal_runs(packing.lengths)
+    dropout, causal = arguments["dropout_p"], arguments["is_causal"]
+    if dropout and window is None and query.device.type == "cpu" and not arguments["enable_gqa"]:
+        return attend_with_dropout(query[0], key[0], value[0], runs, arguments["scale"], dropout, causal)[None]
     sizes = [samples * length for samples, length in runs]
     outputs = []
     parts = zip(runs, *(tensor[0].split(sizes, dim=1) for tensor in (query, key, value)), strict=True)
