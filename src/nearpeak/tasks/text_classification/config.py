@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from nearpeak.errors import SettingError
 from nearpeak.job import REMAINDERS, Remainder
-from nearpeak.plan import Plan, load_plan
+from nearpeak.plan import CHOICES, Plan, load_plan
 
 __all__ = ["DataConfig", "JobConfig", "ModelConfig", "OutputConfig", "TrainConfig", "load_config"]
 
@@ -24,6 +24,11 @@ PROBLEMS = ("single_label", "multi_label", "regression")
 FORMATS = ("auto", "csv", "jsonl", "parquet", "datasets")
 PRESETS = ("tiny", "small")
 SCHEDULES = ("linear", "cosine", "constant")
+OPTIONAL = {
+    "data": ("validation", "test", "text_pair", "label_separator"),
+    "model": ("name_or_path", "from_config", "from_scratch", "tokenizer", "revision"),
+}
+DEFAULT_FOLDER = "output"
 PATHS = ("data.train", "data.validation", "data.test", "model.from_config", "model.tokenizer", "output.folder")
 
 
@@ -179,7 +184,7 @@ class JobConfig:
 class OutputConfig:
     """[output]: where the model goes and when it is saved."""
 
-    folder: str = "output"
+    folder: str = DEFAULT_FOLDER
     overwrite: bool = False
     evaluate_every: int | Literal["epoch", "end"] = "epoch"
     """Optimizer steps between evaluations on the validation split, "epoch" or "end"."""
@@ -302,6 +307,7 @@ def _dotted(raw: Mapping[str, Any]) -> list[str]:
 
 def _resolve_paths(raw: dict[str, Any], folder: Path) -> None:
     """Paths in the file are meant from the file's own folder; those on the command line from where one stands."""
+    raw.setdefault("output", {}).setdefault("folder", DEFAULT_FOLDER)
     for dotted in PATHS:
         section, _, key = dotted.partition(".")
         value = raw.get(section, {}).get(key)
@@ -350,10 +356,11 @@ def _toml_value(text: str) -> Any:
 
 
 def _drop_switched_off(raw: dict[str, Any]) -> None:
-    """TOML has no null: an empty text or `clip_norm = 0` switches an optional setting off."""
-    for name in ("validation", "test", "text_pair", "label_separator"):
-        if raw.get("data", {}).get(name) == "":
-            raw["data"][name] = None
+    """TOML has no null: an empty text switches an optional setting off (`--set data.validation=`)."""
+    for section, names in OPTIONAL.items():
+        for name in names:
+            if raw.get(section, {}).get(name) == "":
+                raw[section][name] = None
 
 
 def _convert(raw: dict[str, Any], origins: dict[str, str], source: str) -> TrainConfig:
@@ -400,7 +407,7 @@ def _allowed(section: str, key: str) -> str:
         "data.problem": ("auto", *PROBLEMS), "data.format": FORMATS, "data.empty": ("error", "skip"),
         "model.from_scratch": PRESETS, "job.schedule": SCHEDULES, "job.remainder": tuple(REMAINDERS),
         "output.evaluate_every": ("a number of optimizer steps", "epoch", "end"),
-    }.get(f"{section}.{key}")  # fmt: skip
+    }.get(f"{section}.{key}") or (CHOICES.get(key) if section == "plan" else None)  # fmt: skip
     return f" It can be {', '.join(choices)}." if choices else ""
 
 

@@ -47,7 +47,7 @@ class Evaluator:
         most_tokens = MOST_TOKENS.get(self.device.type, MOST_TOKENS["cuda"])
         batches = batches_by_length(data.lengths.tolist(), most_tokens)[self.rank :: self.ranks]
         found: list[tuple[list[int], Any]] = []
-        with evaluating(model), torch.inference_mode(), self._autocast():
+        with evaluating(model), torch.no_grad(), self._autocast():
             for rows in batches:
                 found += self._batch(model, data, rows)
                 advance(len(rows))

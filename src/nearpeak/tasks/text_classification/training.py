@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -28,6 +29,9 @@ __all__ = ["Outcome", "Watcher", "train"]
 READ_EVERY_S = 0.5
 """How often losses are read from the device: reading waits for it."""
 MOST_UNREAD_STEPS = 64
+DATASET_INDICES = re.compile(r"dataset index (\d+(?:, \d+)*)")
+"""How the engine's message names samples."""
+SHOWN_ROWS = 5
 
 
 class Watcher:
@@ -75,6 +79,16 @@ class Totals:
             setattr(self, name, getattr(self, name) + (getattr(step, name) or 0))
         self.last_loss = float(step.loss)
         self.losses.append(self.last_loss)
+
+    def add_ranks(self, ranks: int) -> None:
+        """Put the other ranks' shares in; samples are those of the whole window already."""
+        if ranks == 1:
+            return
+        import torch
+
+        shares: list[Any] = [None] * ranks
+        torch.distributed.all_gather_object(shares, (self.tokens, self.padded_tokens, self.micro_batches))
+        self.tokens, self.padded_tokens, self.micro_batches = (sum(counts) for counts in zip(*shares, strict=True))
 
     @property
     def samples_per_s(self) -> float:
@@ -132,7 +146,6 @@ class _Training:
             publisher.check_space(model_bytes(prepared.classifier.model))
         watcher.say("planning")
         self.run = Run(prepared.job, prepared.config.plan, device=device)
-        self.reasons = (*prepared.reasons, *self.run.reasons)
         self.record = describe_job(prepared.job)
         self.totals = Totals()
         self.history: list[dict[str, Any]] = []
@@ -145,20 +158,25 @@ class _Training:
         self._log = _StepLog(self) if publisher is not None else None
         self._evaluator = _evaluator(prepared, self.run)
 
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Of every choice so far; the run adds its own while it goes on."""
+        return (*self.prepared.reasons, *self.run.reasons)
+
     def outcome(self) -> Outcome:
         """Train to the end, or until asked to stop."""
-        with Interrupts(self.run.ranks) as interrupts:
+        with Interrupts(self.run.ranks.count) as interrupts:
             try:
                 self.watcher.begin(self.prepared, self.run.count, self.run.plan, self.reasons)
                 self._loop(interrupts)
-                if interrupts.signal is None:
-                    self._finish()
-                else:
-                    self._save_interrupted()
-            except BaseException:
+                self._finish() if interrupts.signal is None else self._save_interrupted()
+            except BaseException as error:
                 self._leave("failed")
+                if isinstance(error, LossNotFiniteError):
+                    raise LossNotFiniteError(self._with_rows(str(error))) from error
                 raise
         self._leave("finished" if interrupts.signal is None else "interrupted")
+        self.totals.add_ranks(self.run.ranks.count)
         return self._outcome(interrupts.signal)
 
     def _outcome(self, interrupted: int | None) -> Outcome:
@@ -193,24 +211,22 @@ class _Training:
             self._log.add(step)
 
     def _read(self) -> None:
-        """Read the figures of the steps since the last time; a loss that is not finite ends the training."""
+        """Read the figures of the steps since the last time."""
         unread, self._unread = self._unread, []
         for step in unread:
-            if not math.isfinite(step.loss):
-                raise LossNotFiniteError(self._not_finite_message(step))
             self.totals.add(step)
         self._read_at = time.monotonic()
         self.watcher.steps(len(unread), self.totals)
 
-    def _not_finite_message(self, step: Any) -> str:
-        split = self.prepared.data.train
-        rows = ", ".join(split.where(index) for index in step.window.indices[:3])
-        more = f" and {len(step.window.indices) - 3:,} more" if len(step.window.indices) > 3 else ""
-        return (
-            f"The loss of optimizer step {step.index + 1:,} is {step.loss}. Its samples: {rows}{more}. Lower "
-            "job.learning_rate "
-            "(or raise job.warmup); if plan.precision is fp16, try bf16 or fp32; look at these rows."
-        )
+    def _with_rows(self, message: str) -> str:
+        """The engine knows samples by number; the user knows rows of files."""
+        found = DATASET_INDICES.search(message)
+        if found is None:
+            return message
+        split, indices = self.prepared.data.train, [int(index) for index in found[1].split(", ")]
+        rows = "; ".join(split.where(index) for index in indices[:SHOWN_ROWS])
+        more = f" and {len(indices) - SHOWN_ROWS} more" if len(indices) > SHOWN_ROWS else ""
+        return f"{message} These are {rows}{more}. The settings: job.learning_rate, job.clip_norm, plan.precision."
 
     def _due(self, step: Any) -> bool:
         """Whether this step is followed by an evaluation (or, without validation data, by a save)."""
@@ -306,7 +322,7 @@ class _Training:
         model = unwrapped(self.run.model)
         if self.publisher is not None:
             model.load_state_dict(type(model).from_pretrained(self.publisher.folder, dtype=model.dtype).state_dict())
-        if self.run.ranks > 1:
+        if self.run.ranks.count > 1:
             import torch
 
             for tensor in model.state_dict().values():
@@ -356,7 +372,9 @@ class _StepLog:
         folder = Path(training.prepared.config.output.folder).absolute()
         self.folder = folder.with_name(f"{folder.name}.recording")
         info = describe_run(
-            torch_version=str(torch.__version__), device=str(device_of(training.run.model)), ranks=training.run.ranks
+            torch_version=str(torch.__version__),
+            device=str(device_of(training.run.model)),
+            ranks=training.run.ranks.count,
         )
         self._writer = RecordingWriter(self.folder, info, plan=training.run.plan, job=training.record, force=True)
 
@@ -379,7 +397,7 @@ class _StepLog:
 
 def _evaluator(prepared: Prepared, run: Any) -> Evaluator:
     collate: Callable[[list[Any]], Any] = prepared.job.collate  # type: ignore[assignment]
-    return Evaluator(collate, device_of(run.model), run.plan.precision, run.rank, run.ranks)
+    return Evaluator(collate, device_of(run.model), run.plan.precision, run.ranks.rank, run.ranks.count)
 
 
 def ends_epoch(step: int, job: Any, count: StepCount) -> bool:
