@@ -11,6 +11,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,18 @@ from hypothesis import strategies as st
 
 from nearpeak.errors import DataError, LossNotFiniteError, SettingError
 from nearpeak.plan import LoaderSettings
-from nearpeak.train.loader import IterableSource, MapSource, WindowLoader, WindowSource, is_iterable
+from nearpeak.train.loader import (
+    IterableSource,
+    MapSource,
+    WindowLoader,
+    WindowSource,
+    _Done,
+    _Parcel,
+    _Preparer,
+    _Task,
+    is_iterable,
+)
+from nearpeak.train.parcels import pack
 from nearpeak.train.seeding import SampleRef, seeded
 from nearpeak.train.workers import WorkerTuner
 
@@ -109,7 +121,7 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
         assert torch.equal(values, other_values)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_workers_any_swaps_any_restart(draw: st.DataObject) -> None:
     data = Noisy(draw.draw(st.integers(1, 30), label="samples"))
@@ -247,6 +259,48 @@ def test_what_cannot_travel_is_an_error_and_not_a_hang() -> None:
         load(MapSource([0], windows_of(1, 1)), closure, last=1, workers=1)
 
 
+def test_small_tensors_travel_by_value_and_large_ones_in_shared_memory() -> None:
+    def sizes(samples: list[Any], refs: list[SampleRef]) -> tuple[int, int, bool]:
+        large = torch.zeros(100_000)
+        return len(pack([torch.zeros(1000), torch.ones(1000)])), len(pack(large)), large.is_shared()
+
+    [(small_bytes, large_bytes, shared)] = load(MapSource([0], windows_of(1, 1)), sizes, last=1, workers=1)
+    assert small_bytes > 8000
+    assert large_bytes < 2000
+    assert shared
+
+
+class Pinnable:
+    def __init__(self) -> None:
+        self.pinned = False
+
+    def pin_memory(self) -> Pinnable:
+        self.pinned = True
+        return self
+
+
+def test_parcels_are_opened_and_pinned_on_the_loaders_own_thread() -> None:
+    parcel = _Preparer(MapSource([0], in_order), lambda samples, refs: Pinnable(), 0)[_Task(0, [])]
+    assert isinstance(parcel, _Parcel)
+    done = parcel.pin_memory()
+    assert isinstance(done, _Done)
+    assert done.value.pinned
+
+
+def test_tokenizers_do_not_warn_of_the_fork(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.encode_batch(["a"] * 1000)
+
+    def encode(samples: list[Any], refs: list[SampleRef]) -> list[int]:
+        return tokenizer.encode_batch(samples)[0].ids
+
+    assert load(MapSource(["a"] * 3, lambda window: [(window, 0, window)]), encode, last=3, workers=1) == [[0]] * 3
+    assert "TOKENIZERS_PARALLELISM" not in os.environ
+    assert capfd.readouterr().err == ""
+
+
 # ── errors ───────────────────────────────────────────────────────────────────
 
 
@@ -312,10 +366,17 @@ def test_a_killed_worker_is_named_and_not_waited_for() -> None:
     assert time.monotonic() - start < 20
 
 
+def step_after_a_kill(loader: WindowLoader) -> None:
+    next(loader)
+    os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    time.sleep(5)  # a step; torch's signal handler raises in the midst of it
+
+
 def test_a_death_that_interrupts_the_step_is_explained_too() -> None:
-    loader = WindowLoader(MapSource([0], windows_of(1, 1)), stack, last=1, settings=LoaderSettings(), seed=0)
-    with pytest.raises(DataError, match="short of memory"), loader:
-        raise RuntimeError("DataLoader worker (pid 123) is killed by signal: Killed. ")
+    source = MapSource([0], windows_of(1, 1))
+    loader = WindowLoader(source, stack, last=20, settings=LoaderSettings(workers=2), seed=0)
+    with pytest.raises(DataError, match="killed by signal: Killed.*short of memory"), loader:
+        step_after_a_kill(loader)
     with pytest.raises(RuntimeError, match="of the user"), loader:
         raise RuntimeError("of the user")
 
@@ -429,7 +490,7 @@ def test_spawning_what_cannot_be_pickled_stays_without_workers() -> None:
 def test_a_daemonic_process_may_start_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing.process.current_process(), "_config", {"daemon": True})
     loader = WindowLoader(MapSource([0], in_order), stack, last=0, settings=LoaderSettings(workers=2), seed=0)
-    assert loader.workers == 0
+    assert loader.workers == loader.most_workers == 0
     assert "daemon" in loader.reasons[-1].because
     loader.close()
 
@@ -455,7 +516,7 @@ class Stream(torch.utils.data.IterableDataset):
             yield (self.epoch, index, random.random(), np.random.rand(), torch.rand(()).item())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_streams_give_consecutive_windows_whatever_the_workers(draw: st.DataObject) -> None:
     samples = draw.draw(st.integers(1, 12), label="samples")
@@ -517,7 +578,7 @@ def test_a_stream_has_one_worker_at_most() -> None:
     with WindowLoader(
         IterableSource(Stream(9), 3), stack, last=3, first=1, settings=LoaderSettings(workers=4), seed=0
     ) as loader:
-        assert loader.workers == 1
+        assert loader.workers == loader.most_workers == 1
         loader.set_workers(2)
         assert loader.workers == 1
         assert len(list(loader)) == 2
@@ -533,6 +594,18 @@ def test_an_iterator_stays_in_the_training_process() -> None:
         assert next(loader)[0].tolist() == [3]
         with pytest.raises(DataError, match="window 2: .*yields nothing in epoch 1: it can be iterated only once"):
             next(loader)
+
+
+def test_an_open_stream_is_not_shared_with_a_worker(tmp_path: Path) -> None:
+    class Lines:
+        def __iter__(self) -> Iterator[int]:
+            with (tmp_path / "numbers").open() as file:
+                yield from (int(line) for line in file)
+
+    (tmp_path / "numbers").write_text("\n".join(str(number) for number in range(30_000)))
+    swaps = {2: 1, 8: 0, 14: 1}
+    loaded = load(IterableSource(Lines(), 1000), lambda samples, refs: samples, last=30, swaps=swaps)
+    assert [number for window in loaded for number in window] == list(range(30_000))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

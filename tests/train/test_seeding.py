@@ -287,6 +287,13 @@ def test_masking_does_not_depend_on_the_micro_batch(masks: str) -> None:
     assert take_notes() == []
 
 
+def test_masking_differs_between_samples_and_epochs() -> None:
+    samples = [{"input_ids": list(range(1, 40))} for _ in range(3)]
+    batch = collate_seeded(Padding("torch"), samples, [(4, 0, 0), (5, 0, 1), (4, 1, 2)], 0)
+    assert len({tuple(row) for row in batch["input_ids"].tolist()}) == 3
+    take_notes()
+
+
 def test_masking_of_transformers_does_not_depend_on_the_micro_batch() -> None:
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")

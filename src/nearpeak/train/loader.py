@@ -14,7 +14,10 @@ windows in flight drain in order while the next generation already prefetches th
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
+import os
+import sys
 import time
 import traceback
 import warnings
@@ -138,8 +141,11 @@ class _Parcel:
     def open(self) -> _Done:
         return _Done(unpack(self._content), *self._rest)
 
-    def pin_memory(self) -> _Done:
-        return _pinned(self.open())
+    def pin_memory(self) -> _Done | _Failed:
+        try:
+            return _pinned(self.open())
+        except (OSError, EOFError) as error:  # shared memory is handed over by the worker itself, if it lives
+            return _Failed(str(_death(error)), DataError, "".join(traceback.format_exception(error)))
 
 
 def _pinned(done: _Done) -> _Done:
@@ -222,9 +228,7 @@ class _Crew:
     def __init__(self, feed: _Feed, preparer: _Preparer, workers: int, settings: LoaderSettings, method: str) -> None:
         self.feed = feed
         self.workers = workers
-        with warnings.catch_warnings():
-            # torch warns of more workers than cores, and Python 3.12 of forking beside threads; both are considered.
-            warnings.simplefilter("ignore")
+        with _without_warnings():
             self._results = iter(self._loader(feed, preparer, settings, method))
 
     def _loader(self, feed: _Feed, preparer: _Preparer, settings: LoaderSettings, method: str) -> DataLoader[Any]:
@@ -254,7 +258,7 @@ class _Crew:
     def _open(self, parcel: _Parcel) -> _Done:
         try:
             return parcel.open()
-        except (OSError, EOFError) as error:  # shared memory is handed over by the worker itself, if it lives
+        except (OSError, EOFError) as error:
             raise _death(error) from error
 
     def close(self) -> None:
@@ -262,6 +266,23 @@ class _Crew:
         shut_down = getattr(self._results, "_shutdown_workers", None)  # what torch itself does when it is collected
         if shut_down is not None:
             shut_down()
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """torch warns of more workers than cores, Python 3.12 of forks beside threads: both are considered. `tokenizers`
+    warns at a fork unless its threads are switched off, as they should be in a worker, which inherits the variable."""
+    switch = "TOKENIZERS_PARALLELISM"
+    is_set = switch in os.environ or "tokenizers" not in sys.modules
+    if not is_set:
+        os.environ[switch] = "false"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if not is_set:
+            del os.environ[switch]
 
 
 def _as_it_is(value: Any) -> Any:
@@ -337,6 +358,11 @@ class WindowLoader:
                 raise
         self.close()
         raise StopIteration
+
+    @property
+    def most_workers(self) -> int | None:
+        """The most workers this source and process can have, for a tuner; None means any number."""
+        return self._limits.most()
 
     def set_workers(self, workers: int) -> None:
         """Change the number of workers now; windows in flight drain, no order and no random number changes."""

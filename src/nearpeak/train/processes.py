@@ -55,6 +55,10 @@ class WorkerLimits:
             known = ", ".join(multiprocessing.get_all_start_methods())
             raise SettingError(f"start_method={start_method!r}: this system has {known}.")
 
+    def most(self) -> int | None:
+        """The most workers there can be; None means any number."""
+        return self._source.most_workers if self._find_obstacle() is None else 0
+
     def allowed(self, workers: int) -> tuple[int, list[Reason]]:
         """As many of the workers as can be had, and why."""
         if workers == 0:

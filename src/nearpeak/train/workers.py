@@ -90,7 +90,10 @@ def little(fetch_ms: float, compute_ms: float, most: int) -> int:
 
 
 class WorkerTuner:
-    """Advises the number of workers. Call `observe` after every window; follow the advice with `set_workers`."""
+    """Advises the number of workers. Call `observe` after every window; follow the advice with `set_workers`.
+
+    Where that could not be followed (no memory for more processes), the tuner advises nothing any more.
+    """
 
     def __init__(self, workers: int = 0, *, cores: float | None = None, most: int | None = None) -> None:
         self.workers = workers
