@@ -1,4 +1,4 @@
-"""Each sample weighs in the gradient what transformers' own path gives it: nine heads, three tasks, one and two ranks."""
+"""Each sample weighs in the gradient what it does in transformers' own: nine heads, three tasks, one and two ranks."""
 
 from __future__ import annotations
 
@@ -57,8 +57,19 @@ def test_the_weights_are_those_of_the_formula(scaled: bool | None, tmp_path: Pat
 def test_two_ranks_keep_every_weight(tmp_path: Path) -> None:
     """One job of two gloo processes goes through all heads and tasks."""
     script = Path(__file__).with_name("two_ranks.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=110, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads((tmp_path / "results.json").read_text())
     assert len(results) == len(HEADS) * len(TASKS)

@@ -38,20 +38,34 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "xlm-roberta": ("XLMRoberta", NO_DROPOUT),
     "deberta-v2": (
         "DebertaV2",
-        {**NO_DROPOUT, "relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"], "pooler_hidden_size": 32},
+        {**NO_DROPOUT, "relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"],
+         "pooler_hidden_size": 32},
     ),
     "electra": ("Electra", {**NO_DROPOUT, "embedding_size": 16}),
     "albert": ("Albert", {**NO_DROPOUT, "classifier_dropout_prob": 0.0, "embedding_size": 16}),
-    "modernbert": ("ModernBert", {"local_attention": 8, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}),
+    "modernbert": (
+        "ModernBert",
+        {"local_attention": 8, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
+    ),
     "llama": ("Llama", {"num_key_value_heads": 1, "bos_token_id": 2, "eos_token_id": 3}),
 }  # fmt: skip
 
 
-def make_model(head: str, task: str = TASKS[0], dtype: torch.dtype = torch.float64, kind: str = "ForSequenceClassification", **config: Any) -> Any:
+def make_model(
+    head: str,
+    task: str = TASKS[0],
+    dtype: torch.dtype = torch.float64,
+    kind: str = "ForSequenceClassification",
+    **config: Any,
+) -> Any:
     """A random model without dropout; fp64 leaves no room for excuses."""
     set_seed(0)
     name, special = HEADS[head]
-    labels = {"num_labels": 1 if task == "regression" else 3, "problem_type": task} if kind == "ForSequenceClassification" else {}
+    labels = (
+        {"num_labels": 1 if task == "regression" else 3, "problem_type": task}
+        if kind == "ForSequenceClassification"
+        else {}
+    )
     settings = getattr(transformers, f"{name}Config")(**{**SMALL, **special, **labels, **config})
     return getattr(transformers, f"{name}{kind}")(settings).to(dtype)
 
@@ -84,7 +98,11 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def _widened(value: torch.Tensor, fill: int, length: int) -> torch.Tensor:
-    return pad(value, (0, WIDTH - length), value=fill) if value.dim() == 1 and len(value) == length and not value.is_floating_point() else value
+    return (
+        pad(value, (0, WIDTH - length), value=fill)
+        if value.dim() == 1 and len(value) == length and not value.is_floating_point()
+        else value
+    )
 
 
 class Recorder(TrainerCallback):
@@ -120,17 +138,28 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def train(
-    trainer_class: Any, model: Any, rows: list[Any], folder: Path, *, collator: Any = collate, resume: str | None = None, extra: dict[str, Any] | None = None, **settings: Any
+    trainer_class: Any,
+    model: Any,
+    rows: list[Any],
+    folder: Path,
+    *,
+    collator: Any = collate,
+    resume: str | None = None,
+    extra: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> tuple[Any, Recorder]:
     """Train with small defaults; returns the trainer and what happened."""
     defaults: dict[str, Any] = {
-        "output_dir": str(folder), "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "num_train_epochs": 1,
+        "output_dir": str(folder), "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2,
+        "num_train_epochs": 1,
         "learning_rate": 0.0, "max_grad_norm": 0.0, "logging_steps": 1, "save_strategy": "no", "report_to": [],
         "use_cpu": True, "disable_tqdm": True, "optim": "adamw_torch", "dataloader_pin_memory": False, "seed": 3,
     }  # fmt: skip
     recorder = Recorder()
     arguments = TrainingArguments(**{**defaults, **settings})
-    trainer = trainer_class(model=model, args=arguments, train_dataset=rows, data_collator=collator, callbacks=[recorder], **(extra or {}))
+    trainer = trainer_class(
+        model=model, args=arguments, train_dataset=rows, data_collator=collator, callbacks=[recorder], **(extra or {})
+    )
     trainer.pop_callback(transformers.PrinterCallback)
     trainer.train(resume_from_checkpoint=resume)
     return trainer, recorder

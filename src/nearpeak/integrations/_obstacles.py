@@ -104,7 +104,9 @@ def _obstacle_in_rows(batches: Sequence[Mapping[str, Any]]) -> str | None:
     # Ragged second dimensions other than the tokens' (a second sequence, an image) have no known padding value.
     shapes = [{k: v.shape[2:] if k in per_token_keys(b) else v.shape[1:] for k, v in _tensors(b)} for b in batches]
     differing = [key for key in shapes[0] if any(shape[key] != shapes[0][key] for shape in shapes)]
-    return f"{differing[0]!r} has a different width in each batch" if differing else None
+    if differing:
+        return f"{differing[0]!r} has a different width in each batch"
+    return None if lengths_of(batches) else "a row has no real token"
 
 
 def _tensors(batch: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:

@@ -20,7 +20,7 @@ import torch
 from nearpeak.integrations import _agreement
 from nearpeak.integrations._check import Check, Trial
 from nearpeak.integrations._obstacles import model_of, obstacle_in_trainer, obstacle_in_window, overridden
-from nearpeak.integrations._window import Method, budget_of, execute, micro_batches
+from nearpeak.integrations._window import Method, MicroBatch, budget_of, execute, micro_batches
 from nearpeak.reason import Reason
 from nearpeak.train.packed import PackedAdapter
 
@@ -85,6 +85,7 @@ class Regrouping:
         self._wants_bf16, self._uses_bf16, self._autocasts = bf16, False, False
         self._batches: list[Any] = []
         self._position = 0
+        self._parts: list[MicroBatch] = []
         self._largest_batch, self._budget_size = 0, None
         self._trimming_checked = False
         self._own = {name: getattr(trainer, name) for name in ("get_batch_samples", "training_step", "compute_loss")}
@@ -161,14 +162,23 @@ class Regrouping:
             self._decide(items)
         if self.method is None or obstacle_in_window(self._batches):
             return False
-        return self._trimming_checked or self._check_trimming(items)
+        return (self._trimming_checked or self._check_trimming(items)) and self._cut(self.method)
 
-    def _run_window(self, model: torch.nn.Module, items: Any) -> torch.Tensor:
-        assert self.method is not None
-        parts = micro_batches(self._batches, self.method, self._budget())
+    def _cut(self, method: Method) -> bool:
+        """Cut the window before anything of it is skipped: should that fail, the script's own way is still open."""
+        try:
+            self._parts = micro_batches(self._batches, method, self._budget())
+        except Exception as error:  # noqa: BLE001  part of the one boundary: see _checked
+            self.method = None
+            self._keep(_warned("a window could not be cut", error))
+            return False
         self.report.regrouped += 1
         self.report.own_tokens += sum(batch["input_ids"].numel() for batch in self._batches)
-        self.report.computed_tokens += sum(part.tokens for part in parts)
+        self.report.computed_tokens += sum(part.tokens for part in self._parts)
+        return True
+
+    def _run_window(self, model: torch.nn.Module, items: Any) -> torch.Tensor:
+        parts, self._parts = self._parts, []
         with self._bf16() if self._uses_bf16 else contextlib.nullcontext():
             return execute(self.trainer, self._own["training_step"], model, parts, items)
 
@@ -206,9 +216,7 @@ class Regrouping:
         try:
             return check.run(wanted, bf16)
         except Exception as error:  # noqa: BLE001  the one boundary
-            message = f"nearpeak could not check this training: {type(error).__name__}: {error}"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
-            return [Trial("partition", because=f"the check raised {type(error).__name__}: {error}"[:300])]
+            return [Trial("partition", because=_warned("the check failed", error))]
         finally:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -292,6 +300,13 @@ def _multiplied_by(trainer: Trainer, batches: int, items: Any) -> dict[str, tupl
     if ranks > 1 and accepts and items is not None and trainer.args.average_tokens_across_devices:
         found["number of ranks"] = (ranks, "average_tokens_across_devices=False in TrainingArguments")
     return found
+
+
+def _warned(what: str, error: Exception) -> str:
+    """A fault of ours, told once and recorded; the training goes on."""
+    text = f"{what}: {type(error).__name__}: {error}"[:300]
+    warnings.warn(f"nearpeak: {text}", RuntimeWarning, stacklevel=3)
+    return text
 
 
 def _failure(check: Check, trials: list[Trial]) -> str:
