@@ -608,6 +608,17 @@ def test_an_open_stream_is_not_shared_with_a_worker(tmp_path: Path) -> None:
     assert [number for window in loaded for number in window] == list(range(30_000))
 
 
+def test_a_source_may_be_read_again_from_any_window() -> None:
+    source = IterableSource(Stream(10), 3)
+    whole = load(source, last=6)
+    for first in (0, 4, 2):
+        assert_same(load(source, first=first, last=6), whole[first:])
+    once = IterableSource(iter([1.0, 2.0]), 1)
+    load(once, last=1)
+    with pytest.raises(DataError, match="window 0 of an iterator .* was read already"):
+        load(once, last=1)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_empty_stream_says_so(workers: int) -> None:
     with pytest.raises(DataError, match=r"window 0: the stream \(Stream\) yields no sample at all"):

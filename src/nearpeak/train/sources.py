@@ -90,6 +90,7 @@ class IterableSource:
     def read(self, window: int, refs: Sequence[SampleRef] | None, seed: int) -> tuple[list[Any], list[SampleRef]]:
         """Skips to the window by reading and dropping those before it, which is slow and exact."""
         if self._windows is None or window < self._next_window:
+            self._check_can_start_anew(window)
             self._windows, self._next_window = self._read_windows(seed), 0
         rows: list[tuple[Any, SampleRef]] = []
         while self._next_window <= window:
@@ -98,6 +99,13 @@ class IterableSource:
         samples = [sample for sample, _ in rows]
         kept = range(len(rows)) if self._share is None else self._share(window, samples)
         return [samples[place] for place in kept], [rows[place][1] for place in kept]
+
+    def _check_can_start_anew(self, window: int) -> None:
+        if self._windows is not None and isinstance(self.data, Iterator):
+            raise DataError(
+                f"window {window} of an iterator ({type(self.data).__name__}) was read already, and an iterator cannot "
+                "go back. Give data whose __iter__ starts anew."
+            )
 
     def _read_windows(self, seed: int) -> Iterator[list[tuple[Any, SampleRef]]]:
         rows: list[tuple[Any, SampleRef]] = []
