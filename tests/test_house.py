@@ -67,7 +67,7 @@ def upward_imports(path: Path) -> list[str]:
     room = room_of(path)
     problems = []
     for line, imported in imported_rooms(parse(path), path):
-        if imported == FACADE or imported == room:
+        if imported in (FACADE, room):
             continue
         if imported not in FLOOR_OF:
             problems.append(f"{path}:{line}: room {imported!r} has no floor; add it to FLOORS")

@@ -76,7 +76,9 @@ class Finding:
         if not self.evidence:
             raise SettingError(f"Finding({self.title!r}): a finding without evidence is an opinion; give at least one.")
         if self.gain is not None and self.gain.high > 1:
-            raise SettingError(f"Finding({self.title!r}, gain={self.gain}): no more than all (1.0) of a step can be saved.")
+            raise SettingError(
+                f"Finding({self.title!r}, gain={self.gain}): no more than all (1.0) of a step can be saved."
+            )
         for name in ("title", "remedy", "verify"):
             if not getattr(self, name).strip():
                 raise SettingError(f"Finding(kind={self.kind!r}): {name} is empty.")

@@ -31,7 +31,9 @@ class VerbGroup(click.Group):
         """The same text that `nearpeak --help` prints without click."""
         return help_text()
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; a typo gets the nearest ones."""
         if args[0] not in VERBS and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}.{_suggestion(args[0])}")
@@ -83,7 +85,9 @@ def _with_shared_options(command: click.Command) -> click.Command:
 
 
 cli = VerbGroup(
-    "nearpeak", params=_shared_options(), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80}
+    "nearpeak",
+    params=_shared_options(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
 cli = click.version_option(
     __version__, prog_name="nearpeak", message="%(prog)s %(version)s", help=OWN_OPTIONS["--version"]

@@ -69,7 +69,9 @@ def examine() -> Examination:
 def judge(seen: Examination) -> list[Check]:
     """Every check, in the order in which a reader wants to know."""
     return [
-        Check("python", "ok", f"{seen.host.python_version} ({seen.host.python_path})", "nearpeak runs on 3.11 and later."),
+        Check(
+            "python", "ok", f"{seen.host.python_version} ({seen.host.python_path})", "nearpeak runs on 3.11 and later."
+        ),
         _cpu(seen.host),
         _memory(seen.host),
         _shared_memory(seen.host),
@@ -91,14 +93,18 @@ def _cpu(host: Host) -> Check:
         cores = f"{host.usable_cores} of {cores}"
     if host.cgroup_cores is not None:
         cores += f", limited to {host.cgroup_cores:g} by the container"
-    return Check("cpu", "ok", f"{host.cpu_model or 'unknown model'}, {cores}", "Loader workers and CPU training use these.")
+    return Check(
+        "cpu", "ok", f"{host.cpu_model or 'unknown model'}, {cores}", "Loader workers and CPU training use these."
+    )
 
 
 def _memory(host: Host) -> Check:
     found = f"{_gib(host.memory_bytes)}, {_gib(host.available_memory_bytes)} available"
     if host.cgroup_memory_bytes is not None:
         found += f", limited to {_gib(host.cgroup_memory_bytes)} by the container"
-    return Check("memory", "ok" if host.memory_bytes else None, found, "Data, loader workers and CPU training share it.")
+    return Check(
+        "memory", "ok" if host.memory_bytes else None, found, "Data, loader workers and CPU training share it."
+    )
 
 
 def _shared_memory(host: Host) -> Check:
@@ -157,7 +163,9 @@ def _nvidia_devices(nvml: NvmlReading) -> Check:
             "Not every device can be used.",
             "Reset the device (nvidia-smi --gpu-reset) or reboot; if it comes back, the hardware is failing.",
         )
-    names = ", ".join(f"{device.name or 'unknown'} {_gib(device.memory_bytes)}" for device in nvml.devices) or "no device"
+    names = (
+        ", ".join(f"{device.name or 'unknown'} {_gib(device.memory_bytes)}" for device in nvml.devices) or "no device"
+    )
     return Check("nvidia driver", "ok", f"{driver}: {names}", "The driver answers.")
 
 
@@ -276,7 +284,11 @@ def _distributed(seen: Examination) -> Check:
     on_cuda = any(device.kind == "cuda" for device in seen.torch.devices)
     if on_cuda and "nccl" not in seen.torch.backends:
         return Check(
-            "distributed", "missing", backends or "none", "Several GPUs need nccl.", "Install a CUDA build of torch for Linux."
+            "distributed",
+            "missing",
+            backends or "none",
+            "Several GPUs need nccl.",
+            "Install a CUDA build of torch for Linux.",
         )
     if not seen.torch.backends:
         return Check(

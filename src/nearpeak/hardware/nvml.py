@@ -49,11 +49,11 @@ class NvmlReading:
 
 def read_nvml(nvml: Any = None) -> NvmlReading:
     """Ask the driver; `nvml` stands in for the `pynvml` module in tests. Never raises because of a driver."""
+    if nvml is None:
+        import pynvml as nvml
     try:
-        if nvml is None:
-            import pynvml as nvml
         nvml.nvmlInit()
-    except (ImportError, OSError, AttributeError) as error:
+    except (OSError, AttributeError) as error:
         return NvmlReading(state="broken", detail=f"{type(error).__name__}: {error}")
     except nvml.NVMLError as error:
         return _explain(error)

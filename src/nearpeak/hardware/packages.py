@@ -1,4 +1,4 @@
-"""Which optional packages nearpeak uses, the versions it supports, the extra that brings each, and what is installed."""
+"""Which packages nearpeak uses, the versions it supports, the extra that brings each, and what is installed."""
 
 from __future__ import annotations
 

@@ -102,9 +102,7 @@ def _cuda_device(torch: Any, index: int) -> TorchDevice:
 
 def _xpu_device(torch: Any, index: int) -> TorchDevice:
     properties = torch.xpu.get_device_properties(index)
-    return TorchDevice(
-        kind="xpu", index=index, name=properties.name, memory_bytes=properties.total_memory, bf16=None
-    )
+    return TorchDevice(kind="xpu", index=index, name=properties.name, memory_bytes=properties.total_memory, bf16=None)
 
 
 def _working_attention(torch: Any, device: str) -> tuple[str, ...]:

@@ -134,7 +134,9 @@ def _rich_progress(unit: str) -> RichProgress:
 
 def _field_text(fields: dict[str, Any]) -> str:
     """`loss 0.31  samples/s 812`."""
-    return "  ".join(f"{name.replace('_per_', '/').replace('_', ' ')} {_short(value)}" for name, value in fields.items())
+    return "  ".join(
+        f"{name.replace('_per_', '/').replace('_', ' ')} {_short(value)}" for name, value in fields.items()
+    )
 
 
 def _short(value: object) -> str:
