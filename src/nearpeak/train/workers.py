@@ -47,7 +47,7 @@ class _Block:
     def figures(self) -> _Figures:
         # Waits come in bursts, so only their mean means anything; a fetch or a step may be an outlier.
         wait = sum(self.wait_ms) / len(self.wait_ms)
-        return _Figures(median(self.fetch_ms), median(self.cpu_ms), wait, median(self.compute_ms))
+        return _Figures(median(self.fetch_ms), median(self.cpu_ms), wait, median(self.compute_ms), min(self.wait_ms))
 
 
 class _Figures(NamedTuple):
@@ -55,10 +55,15 @@ class _Figures(NamedTuple):
     cpu_ms: float
     wait_ms: float
     compute_ms: float
+    least_wait_ms: float
 
     @property
     def period_ms(self) -> float:
         return self.wait_ms + self.compute_ms
+
+    def predicted_ms(self, workers: int) -> float:
+        """What a window takes by Little's law."""
+        return max(self.compute_ms, self.fetch_ms / max(workers, 1))
 
     @property
     def load(self) -> float:
@@ -66,9 +71,12 @@ class _Figures(NamedTuple):
         return self.fetch_ms / max(self.compute_ms, 1e-3)
 
     def waits(self, workers: int) -> bool:
-        """Whether the step waits so much that more workers are worth a trial; twice as much where these should do."""
-        enough = workers > 0 and self.fetch_ms / workers <= self.compute_ms
-        return self.wait_ms > (2 if enough else 1) * LEAST_GAIN * self.period_ms
+        """Whether the step waits so much that more workers are worth a trial."""
+        if workers == 0 or self.fetch_ms / workers > self.compute_ms:
+            return self.wait_ms > LEAST_GAIN * self.period_ms
+        # These workers should do. What every window waits is its handing over, which no further worker saves; only
+        # waits that come and go are for windows that were late.
+        return self.wait_ms - self.least_wait_ms > 2 * LEAST_GAIN * self.period_ms
 
 
 class _Trial(NamedTuple):
@@ -77,6 +85,8 @@ class _Trial(NamedTuple):
     workers: int
     period_ms: float
     load: float
+    predicted: bool
+    """The period was worked out from fetch times before it could be measured; it lacks the handing over."""
 
 
 def little(fetch_ms: float, compute_ms: float, most: int) -> int:
@@ -144,27 +154,28 @@ class WorkerTuner:
     def _judge_early(self) -> Advice | None:
         """Four windows can show that these workers cannot keep up: then no whole round is needed to go on or back."""
         now = self._block.figures()
-        period_ms = now.fetch_ms / max(self.workers, 1)
+        period_ms = now.predicted_ms(self.workers)
         if period_ms <= now.compute_ms * (1 + LEAST_GAIN):
             return None
         if period_ms > (1 - LEAST_GAIN) * self._trials[-1].period_ms:
             return self._take_back(self._trials.pop(), now, period_ms)
-        return self._raise(now, period_ms)
+        return self._raise(now, period_ms, predicted=True)
 
     def _decide(self) -> Advice | None:
         now = self._block.figures()
         self._block = _Block()
         while self._trials:
             trial = self._trials.pop()
-            if now.period_ms > (1 - LEAST_GAIN) * trial.period_ms:
-                return self._take_back(trial, now, now.period_ms)
-        return self._raise(now, now.period_ms) if now.waits(self.workers) else None
+            period_ms = now.predicted_ms(self.workers) if trial.predicted else now.period_ms
+            if period_ms > (1 - LEAST_GAIN) * trial.period_ms:
+                return self._take_back(trial, now, period_ms)
+        return self._raise(now, now.period_ms, predicted=False) if now.waits(self.workers) else None
 
-    def _raise(self, now: _Figures, period_ms: float) -> Advice | None:
+    def _raise(self, now: _Figures, period_ms: float, *, predicted: bool) -> Advice | None:
         workers = self._wanted(now)
         if workers <= self.workers:
             return None
-        self._trials.append(_Trial(self.workers, period_ms, now.load))
+        self._trials.append(_Trial(self.workers, period_ms, now.load, predicted))
         because = (
             f"a window takes {now.fetch_ms:.1f} ms to fetch and {now.compute_ms:.1f} ms to compute, and the step waits "
             f"{100 * now.wait_ms / now.period_ms:.0f} % of its time for input with {_count(self.workers)}"
