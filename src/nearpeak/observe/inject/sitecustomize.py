@@ -25,6 +25,7 @@ class Hooks:
         self.waiting = dict(functions)
 
     def find_spec(self, name, path=None, target=None):
+        """Hand on what the other finders find, prepared to call the function afterwards."""
         if name not in self.waiting:
             return None
         function = self.waiting.pop(name)

@@ -1,0 +1,107 @@
+"""`nearpeak run`: the command's own life is passed through; what was applied is told afterwards."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NEARPEAK = [sys.executable, "-m", "nearpeak", "run"]
+WAITING = """
+import signal, sys, time
+def leave(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+    sys.exit(7)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, leave)
+print("ready", flush=True)
+time.sleep(30)
+"""
+# A stand-in for transformers, so that what is told can be tested without it: 5.x by name, but with nothing to regroup.
+OLD_TRANSFORMERS = {
+    "__init__.py": "__version__ = '4.40.0'",
+    "trainer.py": "class Trainer:\n    def train(self):\n        return 'trained'",
+}
+
+
+def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*NEARPEAK, *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload]
+
+
+def test_passes_output_and_exit_code_through() -> None:
+    done = run("--", sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+
+
+def test_options_behind_the_command_are_the_commands_own() -> None:
+    done = run(sys.executable, "-c", "import sys; print(sys.argv[1:])", "--json", "--apply", "none", "--help")
+    assert done.stdout == "['--json', '--apply', 'none', '--help']\n"
+
+
+def test_a_signal_death_is_told_as_shells_do() -> None:
+    assert run("--", "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(("command", "code"), [("no-such-command-here", 127), ("/", 126)])
+def test_a_command_that_cannot_be_run(command: str, code: int) -> None:
+    done = run("--", command)
+    assert done.returncode == code
+    assert done.stderr.startswith(f"error: {command}:")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_reach_the_command(number: signal.Signals) -> None:
+    # A session of its own: no terminal would hand the signal to both.
+    process = subprocess.Popen(
+        [*NEARPEAK, "--", sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.stdout.read() == f"got {number.name}\n"
+    assert process.wait(10) == 7
+    process.stdout.close()
+
+
+def test_bad_usage() -> None:
+    assert run().returncode == 2
+    assert run("--apply", "everything", "--", "true").returncode == 2
+    done = run("--precision", "bf16", "--", "true")
+    assert done.returncode == 2
+    assert "needs --apply safe" in done.stderr
+
+
+def test_json_alone_stands_on_stdout() -> None:
+    done = run("--apply", "safe", "--json", "--", sys.executable, "-c", "print('theirs')")
+    result = json.loads(done.stdout)
+    assert (result["schema"], result["exit_code"], result["apply"], result["processes"]) == (1, 0, "safe", [])
+    assert "theirs" in done.stderr
+    assert "nothing applied" in done.stderr
+
+
+def test_output_is_never_overwritten_unasked(tmp_path: Path) -> None:
+    output = tmp_path / "applied.json"
+    assert run("--apply", "safe", "--output", str(output), "--", "true").stdout == ""
+    assert json.loads(output.read_text())["command"] == ["true"]
+    again = run("--output", str(output), "--", "true")
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+    assert run("--output", str(output), "--force", "--", "false").returncode == 1
+    assert json.loads(output.read_text())["exit_code"] == 1
+
+
+def test_a_version_we_do_not_know_trains_as_it_would(tmp_path: Path) -> None:
+    package = tmp_path / "transformers"
+    package.mkdir()
+    for name, text in OLD_TRANSFORMERS.items():
+        (package / name).write_text(text)
+    code = "from transformers.trainer import Trainer; print(Trainer().train())"
+    done = run("--apply", "safe", "--", sys.executable, "-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "kept the script's own way: transformers 4.40.0" in done.stderr
+    assert "Traceback" not in done.stderr
