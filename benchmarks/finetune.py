@@ -135,7 +135,10 @@ SCRIPTS: dict[str, tuple[list[str], list[str]]] = {
     "Trainer's best: dynamic, group_by_length, fp32": ([], ["--padding", "longest", "--group-by-length"]),
     "Trainer's best: dynamic, group_by_length, bf16": ([], ["--padding", "longest", "--group-by-length", "--bf16"]),
     "tutorial script, --apply safe": (["--apply", "safe"], ["--padding", "max_length"]),
-    "tutorial script, --apply safe --precision bf16": (["--apply", "safe", "--precision", "bf16"], ["--padding", "max_length"]),
+    "tutorial script, --apply safe --precision bf16": (
+        ["--apply", "safe", "--precision", "bf16"],
+        ["--padding", "max_length"],
+    ),
     "dynamic padding script, --apply safe": (["--apply", "safe"], ["--padding", "longest"]),
 }
 
@@ -203,8 +206,14 @@ def main() -> None:
     if arguments.part in (None, "losses"):
         names = list(variants)[:5]
         figures["losses"] = deviations = measure_losses(variants, names, 3 if arguments.quick else 20)
-        print_table("Losses with dropout 0, largest difference from the tutorial's", ["variant", "difference"], [[n, f"{d:.1e}"] for n, d in deviations.items()])
-        targets.append(Target("losses over 20 steps in fp32, largest difference", max(deviations.values()), 1e-5, at_most=True))
+        print_table(
+            "Losses with dropout 0, largest difference from the tutorial's",
+            ["variant", "difference"],
+            [[n, f"{d:.1e}"] for n, d in deviations.items()],
+        )
+        targets.append(
+            Target("losses over 20 steps in fp32, largest difference", max(deviations.values()), 1e-5, at_most=True)
+        )
     if arguments.part in (None, "script"):
         figures["scripts"] = scripts = measure_scripts(repeats)
         targets += report_scripts(scripts)
@@ -223,7 +232,11 @@ def report_engine(seconds: dict[str, list[float]]) -> list[Target]:
     if HAS_BF16:
         targets += [
             Target("bf16 against the tutorial settings", _ratio(seconds, names[0], "nearpeak auto, bf16"), 20),
-            Target("bf16 against dynamic padding in bf16", _ratio(seconds, "dynamic padding, bf16", "nearpeak auto, bf16"), 3),
+            Target(
+                "bf16 against dynamic padding in bf16",
+                _ratio(seconds, "dynamic padding, bf16", "nearpeak auto, bf16"),
+                3,
+            ),
         ]
     return targets
 
@@ -240,9 +253,15 @@ def report_scripts(scripts: dict[str, dict[str, list[float]]]) -> list[Target]:
     safe = "tutorial script, --apply safe"
     targets = [Target("--apply safe against the tutorial script", _ratio(seconds, base, safe), 11)]
     if HAS_BF16:
-        targets.append(Target("--apply safe with bf16 against it", _ratio(seconds, base, f"{safe} --precision bf16"), 14))
+        targets.append(
+            Target("--apply safe with bf16 against it", _ratio(seconds, base, f"{safe} --precision bf16"), 14)
+        )
     targets.append(
-        Target("--apply safe against the script with dynamic padding", _ratio(seconds, dynamic, "dynamic padding script, --apply safe"), 2.2)
+        Target(
+            "--apply safe against the script with dynamic padding",
+            _ratio(seconds, dynamic, "dynamic padding script, --apply safe"),
+            2.2,
+        )
     )
     return targets
 

@@ -15,7 +15,17 @@ from nearpeak.errors import SettingError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Job", "JobRecord", "Remainder", "StepCount", "Window", "count_steps", "describe_job", "sample_count"]
+__all__ = [
+    "Job",
+    "JobRecord",
+    "Remainder",
+    "StepCount",
+    "Window",
+    "count_steps",
+    "describe_job",
+    "job_steps",
+    "sample_count",
+]
 
 Remainder = Literal["short", "carry", "drop"]
 REMAINDERS: dict[str, str] = {
@@ -145,7 +155,8 @@ def _steps_per_epoch(samples: int, global_batch: int, remainder: Remainder) -> i
 
 def sample_count(data: Any) -> int | None:
     """Number of samples, or None for data that only iterates (its own length would say nothing about restarts)."""
-    if not hasattr(data, "__getitem__"):
+    # torch's IterableDataset inherits a [] that raises; by name, so that torch need not be imported here.
+    if not hasattr(data, "__getitem__") or "IterableDataset" in {kind.__name__ for kind in type(data).__mro__}:
         return None
     try:
         return len(data)

@@ -86,7 +86,9 @@ class Plan:
         if self.micro_batching == "fixed" and self.micro_batch is None:
             raise SettingError("Plan(micro_batching='fixed') needs micro_batch: the samples of one micro-batch.")
         if self.recompute_every < 2:
-            raise SettingError(f"Plan(recompute_every={self.recompute_every}): must be at least 2; use recompute='blocks' for all.")
+            raise SettingError(
+                f"Plan(recompute_every={self.recompute_every}): must be at least 2; use recompute='blocks' for all."
+            )
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:

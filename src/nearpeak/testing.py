@@ -1,9 +1,9 @@
 """Assertions for your own tests: that a plan does not change what your job learns.
 
-    from nearpeak.testing import assert_same_training
+from nearpeak.testing import assert_same_training
 
-    def test_my_plan_learns_the_same():
-        assert_same_training(make_job(), Plan(micro_batching="fixed", micro_batch=8), Plan(), steps=3)
+def test_my_plan_learns_the_same():
+    assert_same_training(make_job(), Plan(micro_batching="fixed", micro_batch=8), Plan(), steps=3)
 """
 
 from __future__ import annotations
@@ -46,11 +46,15 @@ def assert_same_training(
     """
     available = job_steps(job).optimizer_steps
     if not 1 <= steps <= available:
-        raise SettingError(f"assert_same_training(steps={steps}): the job makes {available} optimizer steps; give 1 to {available}.")
+        raise SettingError(
+            f"assert_same_training(steps={steps}): the job makes {available} optimizer steps; give 1 to {available}."
+        )
     limit = max(TOLERANCE[plan_a.precision], TOLERANCE[plan_b.precision]) if tolerance is None else tolerance
     losses_a, weights_a = _train(job, plan_a, steps, device)
     losses_b, weights_b = _train(job, plan_b, steps, device)
-    same = SameTraining(losses_a, losses_b, _loss_deviation(losses_a, losses_b), _weight_deviation(weights_a, weights_b))
+    same = SameTraining(
+        losses_a, losses_b, _loss_deviation(losses_a, losses_b), _weight_deviation(weights_a, weights_b)
+    )
     if not (same.loss_deviation <= limit and same.weight_deviation <= limit * WEIGHT_TOLERANCE):
         raise NotEquivalentError(
             f"The two plans learn different things: losses differ by up to {same.loss_deviation:.2e} and weights by "

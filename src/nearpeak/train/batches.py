@@ -200,7 +200,9 @@ def count_target_tokens(batch: Mapping[str, Any]) -> int:
     """Tokens that a token-level loss counts: labels other than -100."""
     labels = batch.get("shift_labels", batch.get("labels"))
     if not isinstance(labels, torch.Tensor):
-        raise DataError("normaliser='tokens' needs 'labels' in the batch; give Job(normaliser=...) a counting function.")
+        raise DataError(
+            "normaliser='tokens' needs 'labels' in the batch; give Job(normaliser=...) a counting function."
+        )
     return int(labels.ne(IGNORED_LABEL).sum())
 
 
@@ -218,7 +220,9 @@ def default_collate(samples: list[Any], pad_values: Mapping[str, int] | None = N
 
 def _collate_key(key: str, samples: list[Any], lengths: list[int], fill: int) -> torch.Tensor:
     values = [torch.as_tensor(sample[key]) for sample in samples]
-    if all(v.dim() >= 1 and len(v) == n for v, n in zip(values, lengths, strict=True)) and not _is_float_label(key, values):
+    if all(v.dim() >= 1 and len(v) == n for v, n in zip(values, lengths, strict=True)) and not _is_float_label(
+        key, values
+    ):
         return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=fill)
     return torch.stack(values)
 

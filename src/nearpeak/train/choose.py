@@ -102,7 +102,9 @@ def _wanted_micro_batching(
         return ["fixed"], [Reason("micro_batching=fixed", "As set.")]
     if coupling is not None:
         _refuse_if_explicit(plan, f"{coupling} couples the samples of a micro-batch")
-        return ["fixed"], [Reason("micro_batching=fixed", f"{coupling} couples samples, so micro-batches stay as they are.")]
+        return ["fixed"], [
+            Reason("micro_batching=fixed", f"{coupling} couples samples, so micro-batches stay as they are.")
+        ]
     if _lengths(trial) is None:
         _refuse_if_explicit(plan, "the samples have no length that nearpeak can see (give Job(length=...))")
         return ["fixed"], [Reason("micro_batching=fixed", "Samples have no length to sort by.")]
@@ -133,7 +135,9 @@ def _with_micro_batching(trial: Trial, plan: Plan, choice: str, adapter: PackedA
         tokens = DEFAULT_MICRO_BATCH_TOKENS
     micro_batch = plan.micro_batch
     if choice == "fixed" and micro_batch is None:
-        micro_batch = min(trial.job.global_batch, 8) if couples_samples(trial.job.model) is None else trial.job.global_batch
+        micro_batch = (
+            min(trial.job.global_batch, 8) if couples_samples(trial.job.model) is None else trial.job.global_batch
+        )
     # The other settings of a packed row do not depend on its cost.
     cost = CostModel(*plan.cost_terms) if plan.cost_terms else UNMEASURED
     settled = replace(plan, micro_batching=choice, micro_batch_tokens=tokens, micro_batch=micro_batch)
@@ -152,7 +156,9 @@ def _check(trial: Trial, settled: Settled) -> tuple[str | None, Reason]:
     """Whether the gradient of real samples is that of the same samples one at a time. Returns a refusal, and the reason."""
     choice = settled.plan.micro_batching
     if choice == "fixed":
-        return None, Reason("micro_batching=fixed", f"Micro-batches of {settled.plan.micro_batch}, in the order of the stream.")
+        return None, Reason(
+            "micro_batching=fixed", f"Micro-batches of {settled.plan.micro_batch}, in the order of the stream."
+        )
     samples, refs = trial.first_samples()
     alone = preparation_of(trial.job, "fixed", micro_batch=1, format=settled.preparation.format)
     try:
@@ -226,7 +232,9 @@ def _best_threads(trial: Trial, repeats: int = 5) -> tuple[int, Reason]:
     typical_ms = {count: sorted(times)[len(times) // 2] for count, times in times_ms.items()}
     best = min(counts, key=lambda count: (typical_ms[count], count))
     evidence = {f"threads_{count}_ms": round(ms, 3) for count, ms in typical_ms.items()}
-    return best, Reason(f"threads={best}", "A matrix product is fastest with them on this machine as it is now.", dict(evidence))
+    return best, Reason(
+        f"threads={best}", "A matrix product is fastest with them on this machine as it is now.", dict(evidence)
+    )
 
 
 def _usable_cores() -> int:
@@ -257,7 +265,11 @@ def _with_measured_cost(trial: Trial, settled: Settled) -> Settled:
     fit = fit_cost(probes)
     terms = (fit.model.launch_ms, fit.model.token_ms, fit.model.square_ms)
     because = f"{fit.probes} probes, median error {fit.median_error:.0%}."
-    reason = Reason(f"cost={fit.model.launch_ms:.2f} ms + {fit.model.token_ms:.4f} ms/token", because, {"median_error": fit.median_error})
+    reason = Reason(
+        f"cost={fit.model.launch_ms:.2f} ms + {fit.model.token_ms:.4f} ms/token",
+        because,
+        {"median_error": fit.median_error},
+    )
     plan = replace(settled.plan, cost_terms=terms, reasons=(*settled.plan.reasons, reason))
     return Settled(plan, replace(settled.preparation, cost=fit.model), settled.adapter)
 

@@ -22,7 +22,13 @@ Runs = Sequence[tuple[int, int]]
 
 
 def attend_with_dropout(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, runs: Runs, scale: float | None, dropout: float, causal: bool
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    runs: Runs,
+    scale: float | None,
+    dropout: float,
+    causal: bool,
 ) -> torch.Tensor:
     """[heads, tokens, width] each → [tokens, heads, width]; every sample attends to itself only."""
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -54,7 +60,9 @@ class _PackedAttention(torch.autograd.Function):
             weights, mask = kept[2 * position], kept[2 * position + 1]
             dropped = weights * mask
             for_value = torch.bmm(dropped.transpose(1, 2), g)
-            for_scores = torch._softmax_backward_data(torch.bmm(g, v.transpose(1, 2)).mul_(mask), weights, -1, weights.dtype)
+            for_scores = torch._softmax_backward_data(
+                torch.bmm(g, v.transpose(1, 2)).mul_(mask), weights, -1, weights.dtype
+            )
             for_scores.mul_(ctx.scale)
             results = (torch.bmm(for_scores, k), torch.bmm(for_scores.transpose(1, 2), q), for_value)
             for whole, part in zip(grads, results, strict=True):

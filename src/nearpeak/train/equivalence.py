@@ -56,7 +56,9 @@ def _pair(left: torch.Tensor | None, right: torch.Tensor | None) -> tuple[torch.
 def _deviation(differences: dict[str, float], dot: float, reference: float, candidate: float) -> Deviation:
     if not differences or reference == 0:
         same = candidate == 0
-        return Deviation(relative=0.0 if same else float("inf"), cosine=float(same), scale=float(same), worst="no gradient")
+        return Deviation(
+            relative=0.0 if same else float("inf"), cosine=float(same), scale=float(same), worst="no gradient"
+        )
     return Deviation(
         relative=sum(differences.values()) ** 0.5 / reference,
         cosine=dot / (reference * candidate) if candidate else 0.0,

@@ -16,7 +16,16 @@ from nearpeak.train.cpu_dropout import BitDropout
 from nearpeak.train.packed import find_blocks
 from nearpeak.train.untraced import random_state_kept
 
-__all__ = ["OneDnnLinear", "apply_attention", "apply_compile", "apply_dropout", "apply_matmul", "fastest_dropout", "fastest_matmul", "fuse_optimizer"]
+__all__ = [
+    "OneDnnLinear",
+    "apply_attention",
+    "apply_compile",
+    "apply_dropout",
+    "apply_matmul",
+    "fastest_dropout",
+    "fastest_matmul",
+    "fuse_optimizer",
+]
 
 Undo = Callable[[], None]
 WORTH_IT = 1.1
@@ -85,7 +94,9 @@ def fastest_matmul(model: torch.nn.Module, device: torch.device, tokens: int = 5
     """Measure the model's commonest linear layer both ways, forward and backward."""
     linears = [m for m in model.modules() if type(m) is torch.nn.Linear and m.weight.dtype == torch.float32]
     if device.type != "cpu" or not linears or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return "keep", Reason("matmul=keep", "torch's own products are the only ones for this device and these weights.")
+        return "keep", Reason(
+            "matmul=keep", "torch's own products are the only ones for this device and these weights."
+        )
     if not torch.backends.mkldnn.is_available():
         return "keep", Reason("matmul=keep", "this build of torch has no oneDNN.")
     largest = max(linears, key=lambda m: m.weight.numel() if m.weight.numel() < 2**24 else 0)
@@ -93,7 +104,9 @@ def fastest_matmul(model: torch.nn.Module, device: torch.device, tokens: int = 5
     ratio = times_ms["keep"] / times_ms["onednn"]
     choice = "onednn" if ratio >= WORTH_IT else "keep"
     shape = f"{tokens}×{largest.in_features}×{largest.out_features}"
-    because = f"oneDNN takes {1 / ratio:.2f} of the time of torch's default for an fp32 product of {shape}, same rounding."
+    because = (
+        f"oneDNN takes {1 / ratio:.2f} of the time of torch's default for an fp32 product of {shape}, same rounding."
+    )
     return choice, Reason(f"matmul={choice}", because, {"keep_ms": times_ms["keep"], "onednn_ms": times_ms["onednn"]})
 
 
@@ -143,7 +156,9 @@ def fuse_optimizer(optimizer: torch.optim.Optimizer, wanted: bool) -> Reason:
         return Reason("fused_optimizer=no", "The optimizer was made with another kernel by name.")
     parameters = [p for group in groups for p in group["params"]]
     if not all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps", "xpu") for p in parameters):
-        return Reason("fused_optimizer=no", "Some parameters are on a device or of a type that the kernel does not know.")
+        return Reason(
+            "fused_optimizer=no", "Some parameters are on a device or of a type that the kernel does not know."
+        )
     for group in groups:
         group["fused"], group["foreach"] = True, False
     return Reason("fused_optimizer=yes", f"{type(optimizer).__name__} updates all weights in one pass.")
@@ -169,7 +184,9 @@ def apply_compile(model: torch.nn.Module, choice: str) -> tuple[Undo, Reason]:
         return lambda: None, Reason("compile=none", "Blocks run as they are.")
     found = find_blocks(model)
     if found is None:
-        raise UnsupportedError(f"compile='blocks': {type(model).__name__} has no ModuleList of blocks; use compile='none'.")
+        raise UnsupportedError(
+            f"compile='blocks': {type(model).__name__} has no ModuleList of blocks; use compile='none'."
+        )
     for block in found[1]:
         block.compile(dynamic=True)
     reason = Reason("compile=blocks", f"{len(found[1])} blocks of {found[0]} share one graph for every length.")

@@ -32,7 +32,9 @@ def epoch_permutation(samples: int, seed: int, epoch: int) -> np.ndarray:
 class SampleOrder:
     """Windows of a map-style dataset."""
 
-    def __init__(self, samples: int, global_batch: int, *, seed: int = 0, order: str = "shuffled", remainder: str = "short"):
+    def __init__(
+        self, samples: int, global_batch: int, *, seed: int = 0, order: str = "shuffled", remainder: str = "short"
+    ):
         count_steps(samples, global_batch, 1, remainder)  # type: ignore[arg-type]  # refuses what leaves no window
         self.samples, self.global_batch = samples, global_batch
         self.seed, self.order, self.remainder = seed, order, remainder

@@ -28,7 +28,16 @@ FIRST_TOKEN_HEADS = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert"
 """Model types whose sequence heads read the first token only (`classifier_pooling` and the like are checked besides)."""
 POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")
 """Model types that number positions from pad_token_id + 1."""
-UNDERSTOOD = {"sliding_window", "is_causal", "scaling", "dropout", "deterministic", "position_ids", "use_cache", "output_attentions"}
+UNDERSTOOD = {
+    "sliding_window",
+    "is_causal",
+    "scaling",
+    "dropout",
+    "deterministic",
+    "position_ids",
+    "use_cache",
+    "output_attentions",
+}
 
 # The attention function is called by the model's layers with no way to pass an object to it that every model hands on,
 # and recomputation calls it again during backward, on another thread on CUDA: hence a module variable, not a context variable.
@@ -50,12 +59,21 @@ def packed_attention(
     """transformers' attention interface over a packed row: [1, heads, tokens, width] → [1, tokens, heads, width]."""
     if not _active:
         raise UnsupportedError("Packed attention ran outside of a packed micro-batch.")
-    unknown = sorted(name for name, given in kwargs.items() if given is not None and given is not False and name not in UNDERSTOOD)
+    unknown = sorted(
+        name for name, given in kwargs.items() if given is not None and given is not False and name not in UNDERSTOOD
+    )
     if attention_mask is not None or unknown:
-        raise UnsupportedError(f"Packed attention does not know {', '.join(unknown) or 'this mask'} of {type(module).__name__}.")
+        raise UnsupportedError(
+            f"Packed attention does not know {', '.join(unknown) or 'this mask'} of {type(module).__name__}."
+        )
     packing = _active[-1]
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
-    arguments = {"scale": scaling, "dropout_p": dropout, "is_causal": causal, "enable_gqa": query.shape[1] != key.shape[1]}
+    arguments = {
+        "scale": scaling,
+        "dropout_p": dropout,
+        "is_causal": causal,
+        "enable_gqa": query.shape[1] != key.shape[1],
+    }
     window = sliding_window if sliding_window is not None and packing.longest > sliding_window else None
     attend = _varlen if _has_varlen_kernel(query, dropout, window) else _each_by_itself
     return attend(query, key, value, packing, window, arguments), None
@@ -72,7 +90,9 @@ def _each_by_itself(query, key, value, packing: Packing, window: int | None, arg
     parts = zip(runs, *(tensor[0].split(sizes, dim=1) for tensor in (query, key, value)), strict=True)
     for (samples, length), *qkv in parts:
         q, k, v = (part.unflatten(1, (samples, length)).transpose(0, 1) for part in qkv)
-        mask = _band(length, window, q.device, arguments["is_causal"]) if window is not None and length > window else None
+        mask = (
+            _band(length, window, q.device, arguments["is_causal"]) if window is not None and length > window else None
+        )
         options = arguments if mask is None else {**arguments, "is_causal": False}
         attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
@@ -111,7 +131,14 @@ def _varlen(query, key, value, packing: Packing, window: int | None, arguments: 
     size = (-1, 0) if arguments["is_causal"] else (-1, -1)
     longest = packing.longest
     output = varlen_attn(
-        *rows, bounds, bounds, longest, longest, scale=arguments["scale"], window_size=size, enable_gqa=arguments["enable_gqa"]
+        *rows,
+        bounds,
+        bounds,
+        longest,
+        longest,
+        scale=arguments["scale"],
+        window_size=size,
+        enable_gqa=arguments["enable_gqa"],
     )
     return output[None]  # type: ignore[index]
 
@@ -165,7 +192,9 @@ class PackedAdapter:
         kind = getattr(model.config, "model_type", "")
         first = model.config.pad_token_id + 1 if kind in POSITIONS_AFTER_PADDING else 0
         adapter = PackedAdapter(model, stack, PackFormat(first, shifts_labels=_head_of(model) == "causal"))
-        return adapter, Reason("packed=available", f"{kind} layers take their attention from transformers' public table.")
+        return adapter, Reason(
+            "packed=available", f"{kind} layers take their attention from transformers' public table."
+        )
 
     def pack(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Packing]:
         """A padded batch as one packed row, in this model's format."""

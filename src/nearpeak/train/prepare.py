@@ -121,9 +121,7 @@ class Preparation:
             rows = windows.pack(lengths, max_tokens=self.micro_batch_tokens)
             # Equally long neighbours share one attention call.
             return [sorted(row, key=lengths.__getitem__) for row in rows]
-        return windows.partition(
-            lengths, self.cost, max_samples=self.micro_batch, max_tokens=self.micro_batch_tokens
-        )
+        return windows.partition(lengths, self.cost, max_samples=self.micro_batch, max_tokens=self.micro_batch_tokens)
 
     def _micro_batch(
         self, group: list[int], samples: list[Any], refs: Sequence[SampleRef], lengths: list[int] | None

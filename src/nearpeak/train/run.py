@@ -76,7 +76,7 @@ class Run:
         self._token_limit: int | None = None
         self._watch = LossWatch()
         self._reducer: GradientReducer | None = None
-        self._tuner = WorkerTuner() if self.plan.loader.workers == "auto" else None
+        self._tuner: WorkerTuner | None = None
 
     @property
     def optimizer_steps(self) -> int:
@@ -130,7 +130,9 @@ class Run:
         if order is None or not self.ranks.is_first:
             return []
         last = min(self.next_step + TRIED_WINDOWS, self.optimizer_steps)
-        windows = [_refs(order.window(k, stream_end(self.job))) for k in range(self.next_step, max(last, self.next_step + 1))]
+        windows = [
+            _refs(order.window(k, stream_end(self.job))) for k in range(self.next_step, max(last, self.next_step + 1))
+        ]
         return [self._source.read(k, refs, self.job.seed) for k, refs in enumerate(windows, self.next_step)]
 
     def _apply_plan(self, applied: contextlib.ExitStack) -> None:
@@ -161,6 +163,8 @@ class Run:
             seed=self.job.seed,
         )
         self.reasons += loader.reasons
+        if self.plan.loader.workers == "auto":
+            self._tuner = WorkerTuner(most=loader.most_workers)
         return loader
 
     # -- one optimizer step --------------------------------------------------------------------------------------------
@@ -190,7 +194,9 @@ class Run:
             late_grad_norm=None if norm is None else LateFigure(norm),
         )
 
-    def _gradient_of_window(self, window: PreparedWindow) -> tuple[PreparedWindow, list[torch.Tensor], torch.Tensor, float]:
+    def _gradient_of_window(
+        self, window: PreparedWindow
+    ) -> tuple[PreparedWindow, list[torch.Tensor], torch.Tensor, float]:
         """The window's mean gradient in `.grad`, whatever it takes to get it."""
         precision = self.plan.precision
         while True:
@@ -217,16 +223,21 @@ class Run:
 
     def _units_before_reduction(self, window: PreparedWindow) -> float:
         """What micro-batches are weighed by until the ranks' counts are known: the true count where it is already."""
-        return float(window.units if self.ranks.count == 1 else self.job.global_batch)
+        return float(max(1, window.units) if self.ranks.count == 1 else self.job.global_batch)
 
     def _reduce(self, losses: list[torch.Tensor], window: PreparedWindow) -> tuple[torch.Tensor, float]:
         """The window's mean loss and its units, over all ranks."""
         weights = [micro.units for micro in window.micro_batches]
-        summed = sum((loss.double() * units for loss, units in zip(losses, weights, strict=True)), torch.zeros((), dtype=torch.float64, device=self.device))
+        summed = sum(
+            (loss.double() * units for loss, units in zip(losses, weights, strict=True)),
+            torch.zeros((), dtype=torch.float64, device=self.device),
+        )
         if self._reducer is None:
             total = float(window.units)
         else:
-            statistics = torch.stack([summed, torch.tensor(float(window.units), dtype=torch.float64, device=self.device)])
+            statistics = torch.stack(
+                [summed, torch.tensor(float(window.units), dtype=torch.float64, device=self.device)]
+            )
             summed, counted = self._reducer.finish(statistics)
             total = float(counted)
         if total == 0:
@@ -275,7 +286,9 @@ class Run:
     def _halves(self, micro: MicroBatch, limit: int) -> list[MicroBatch]:
         if _size(micro) <= limit or micro.samples == 1:
             return [micro]
-        return [part for half in split_micro_batch(micro, self._preparation.units) for part in self._halves(half, limit)]
+        return [
+            part for half in split_micro_batch(micro, self._preparation.units) for part in self._halves(half, limit)
+        ]
 
     def _update(self) -> torch.Tensor | None:
         """Clip, step, schedule."""

@@ -79,7 +79,9 @@ class LossWatch:
     def __init__(self) -> None:
         self._pending: list[tuple[int, LateFigure, list[torch.Tensor], Sequence[tuple[SampleRef, ...]]]] = []
 
-    def add(self, step: int, loss: LateFigure, losses: list[torch.Tensor], refs: Sequence[tuple[SampleRef, ...]]) -> None:
+    def add(
+        self, step: int, loss: LateFigure, losses: list[torch.Tensor], refs: Sequence[tuple[SampleRef, ...]]
+    ) -> None:
         """Watch a step's loss, keeping the micro-batches' own until it is known to be finite."""
         self._pending.append((step, loss, losses, refs))
 

@@ -1,0 +1,400 @@
+"""The engine: every plan makes the same training, exactly as many steps, and no window is ever lost."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobs import Points, classifier, perceptron, point_job, point_loss, text_job, texts
+
+from nearpeak import Plan, Run
+from nearpeak.errors import LossNotFiniteError, NotEquivalentError, OutOfMemoryError, SettingError, UnsupportedError
+from nearpeak.plan import LoaderSettings
+from nearpeak.testing import assert_same_training
+from nearpeak.train import choose
+from nearpeak.train.equivalence import compare_gradients
+from nearpeak.train.order import SampleOrder
+
+INLINE = LoaderSettings(workers=0)
+FIXED = Plan(micro_batching="fixed", micro_batch=3, loader=INLINE)
+
+
+def watched(job, seen: list[list[int]]):
+    """The job with data that notes which samples are read."""
+
+    class Watched(type(job.data)):
+        def __getitem__(self, index):
+            seen[-1].append(index)
+            return super().__getitem__(index)
+
+    data = copy.copy(job.data)
+    data.__class__ = Watched
+    return data
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    samples=st.integers(1, 40),
+    batch=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+    remainder=st.sampled_from(["short", "carry"]),
+    micro=st.integers(1, 5),
+    workers=st.sampled_from([0, 0, 0, 1, 2]),
+    stop=st.integers(0, 5),
+)
+def test_every_window_is_trained_on_exactly_once(samples, batch, epochs, remainder, micro, workers, stop):
+    trained: list[list[int]] = []
+
+    def loss(model, micro_batch):
+        trained[-1] += micro_batch[2].tolist()
+        return point_loss(model, micro_batch)
+
+    class Numbered(Points):
+        def __getitem__(self, index):
+            return (*super().__getitem__(index), index)
+
+    job = point_job(data=Numbered(samples), global_batch=batch, epochs=epochs, remainder=remainder, loss=loss)
+    plan = Plan(micro_batching="fixed", micro_batch=micro, loader=LoaderSettings(workers=workers))
+    run = Run(job, plan)
+    steps = []
+    while run.next_step < len(run):  # stopped once, then taken up again
+        trained.append([])
+        for step in run:
+            steps.append(step)
+            if step.last or step.index == stop:
+                break
+            trained.append([])
+    order = SampleOrder(samples, batch, remainder=remainder)
+    end = epochs * samples if remainder == "carry" else None
+    assert [sorted(window) for window in trained] == [sorted(order.window(k, end).indices) for k in range(len(run))]
+    assert [step.index for step in steps] == list(range(run.optimizer_steps))
+    assert f"= {len(steps):,} optimizer steps" in run.count.formula
+    assert [step.samples for step in steps] == [len(window) for window in trained]
+
+
+PLANS = {
+    "fixed 1": Plan(micro_batching="fixed", micro_batch=1, loader=INLINE),
+    "fixed 3": FIXED,
+    "partition": Plan(micro_batching="partition", loader=INLINE),
+    "partition of few tokens": Plan(micro_batching="partition", micro_batch_tokens=30, loader=INLINE),
+    "packed": Plan(micro_batching="packed", loader=INLINE),
+    "packed in several rows": Plan(micro_batching="packed", micro_batch_tokens=40, loader=INLINE),
+    "recompute blocks": Plan(micro_batching="packed", recompute="blocks", loader=INLINE),
+    "recompute every other": Plan(micro_batching="partition", recompute="every_nth", loader=INLINE),
+    "recompute selectively": Plan(micro_batching="packed", recompute="selective", loader=INLINE),
+}
+
+
+def first_gradient(job, plan) -> dict[str, torch.Tensor]:
+    """The gradient of the first window, as the optimizer gets it."""
+    caught: dict[str, torch.Tensor] = {}
+
+    class Catch(torch.optim.SGD):
+        def step(self, closure=None):
+            caught.update({n: p.grad.clone() for n, p in job.model.named_parameters() if p.grad is not None})
+
+    from dataclasses import replace
+
+    next(iter(Run(replace(job, optimizer=lambda model: Catch(model.parameters(), lr=0.0)), plan)))
+    return caught
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_fp64_gradient_is_that_of_the_whole_window_at_once(name):
+    whole = Plan(micro_batching="fixed", micro_batch=100, loader=INLINE)
+    reference = first_gradient(text_job(model=classifier().double()), whole)
+    deviation = compare_gradients(reference, first_gradient(text_job(model=classifier().double()), PLANS[name]))
+    assert deviation.relative < 1e-10, deviation
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_token_normalised_gradients(name):
+    import transformers
+    from jobs import config
+
+    torch.manual_seed(0)
+    model = transformers.AutoModelForTokenClassification.from_config(config("bert")).double()
+    data = [{**s, "labels": [-100 if t % 4 == 0 else t % 3 for t in s["input_ids"]]} for s in texts(16)]
+    # One sample without any target: its mean alone would be 0/0.
+    data[3]["labels"] = [-100] * len(data[3]["labels"])
+
+    def job():
+        return text_job(model=copy.deepcopy(model), data=data, normaliser="tokens", epochs=None, optimizer_steps=1)
+
+    reference = first_gradient(job(), Plan(micro_batching="fixed", micro_batch=100, loader=INLINE))
+    deviation = compare_gradients(reference, first_gradient(job(), PLANS[name]))
+    assert deviation.relative < 1e-10, deviation
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(), Plan(matmul="onednn", dropout="bits"), Plan(fused_optimizer=False), Plan(threads=2)]
+)
+def test_plans_of_one_job_train_the_same(plan):
+    same = assert_same_training(text_job(clip_norm=1.0), FIXED, plan, steps=5)
+    assert same.loss_deviation < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_sixteen_bit_plans_stay_close(precision):
+    assert_same_training(text_job(), FIXED, Plan(precision=precision, loader=INLINE), steps=5)
+
+
+def test_a_different_training_is_noticed():
+    def batchwise(model, batch):
+        return model(**batch).logits.var(0).sum()  # couples the samples of a micro-batch
+
+    with pytest.raises(NotEquivalentError, match="learn different things"):
+        assert_same_training(text_job(loss=batchwise), FIXED, Plan(micro_batching="fixed", micro_batch=8), steps=3)
+
+
+def test_settling_refuses_what_changes_the_gradient_and_says_why():
+    def batchwise(model, batch):
+        return model(**batch).logits.var(0, unbiased=False).sum()
+
+    run = Run(text_job(loss=batchwise), Plan(loader=INLINE))
+    assert run.plan.micro_batching == "fixed"
+    assert any("changes the gradient" in reason.because for reason in run.reasons)
+    with pytest.raises(NotEquivalentError, match="partition changes the gradient"):
+        Run(text_job(loss=batchwise), Plan(micro_batching="partition"))
+
+
+def test_batch_norm_keeps_fixed_micro_batches_with_the_reason():
+    run = Run(point_job(model=perceptron(norm=True)), Plan())
+    assert run.plan.micro_batching == "fixed" and run.plan.micro_batch == 8
+    assert any("BatchNorm1d" in reason.because for reason in run.reasons)
+    with pytest.raises(UnsupportedError, match="couples the samples"):
+        Run(point_job(model=perceptron(norm=True)), Plan(micro_batching="partition"))
+
+
+def test_packed_is_refused_where_the_model_cannot():
+    with pytest.raises(UnsupportedError, match="public table"):
+        Run(text_job(model=classifier("deberta-v2")), Plan(micro_batching="packed"))
+    assert Run(text_job(model=classifier("deberta-v2")), Plan()).plan.micro_batching == "partition"
+
+
+def test_auto_leaves_no_trace_and_says_why():
+    job = text_job(model=classifier(hidden_dropout_prob=0.1))
+    before = copy.deepcopy(job.model.state_dict())
+    states = (random.getstate()[1][:5], np.random.get_state()[1][:5].tolist(), torch.get_rng_state())
+    threads = torch.get_num_threads()
+    run = Run(job, "auto", allow=("bf16",))
+    assert all(torch.equal(before[key], value) for key, value in job.model.state_dict().items())
+    assert states[0] == random.getstate()[1][:5] and states[1] == np.random.get_state()[1][:5].tolist()
+    assert torch.equal(states[2], torch.get_rng_state())
+    assert all(p.grad is None for p in job.model.parameters()) and torch.get_num_threads() == threads
+    assert run.next_step == 0
+    text = "\n".join(map(str, run.reasons))
+    for choice in ("threads=", "matmul=", "dropout=", "micro_batching=", "fused_optimizer="):
+        assert choice in text
+    assert_same_training(job, FIXED, run.plan, steps=3, tolerance=3e-2)
+
+
+def test_auto_changes_rounding_only_where_allowed():
+    assert Run(text_job(), "auto").plan.precision == "fp32"
+    with pytest.raises(SettingError, match="fp8"):
+        Run(text_job(), "auto", allow=("fp8",))
+
+
+def test_measured_cost_is_kept_in_the_plan():
+    run = Run(text_job(model=classifier("deberta-v2")), "auto")
+    assert run.plan.micro_batching == "partition" and run.plan.cost_terms is not None
+    assert run._preparation.cost.token_ms == run.plan.cost_terms[1]
+
+
+def test_dropout_is_a_function_of_the_step_not_of_what_the_user_draws():
+    def losses(draws: int) -> list[float]:
+        torch.manual_seed(draws)
+        found = []
+        for step in Run(text_job(model=classifier(hidden_dropout_prob=0.3)), FIXED):
+            torch.rand(draws)
+            found.append(step.loss)
+        return found
+
+    assert losses(1) == losses(7)
+
+
+def test_the_users_random_numbers_go_on_undisturbed():
+    run = iter(Run(text_job(model=classifier(hidden_dropout_prob=0.3)), FIXED))
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    drawn = []
+    for _ in range(3):
+        next(run)
+        drawn.append(torch.rand(1))
+    assert torch.equal(torch.cat(drawn), expected)
+
+
+# -- fp16 ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_overflows_fp16_loses_no_window():
+    """Gradients 300 times too large for the initial scale: every update is redone until it fits."""
+    job = point_job(
+        60,
+        loss=lambda model, batch: point_loss(model, batch) * 300,
+        optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=1e-4),
+    )
+    run = Run(job, Plan(precision="fp16", micro_batching="fixed", micro_batch=8, loader=INLINE))
+    steps = list(run)
+    assert len(steps) == run.optimizer_steps == 8
+    assert run.scaler.overflows > 0 and run.scaler.scale < 2**16
+    assert any("no window is lost" in reason.because for reason in run.reasons)
+    reference = [s.loss for s in Run(point_job(60, loss=job.loss, optimizer=job.optimizer), FIXED)]
+    assert [s.loss for s in steps] == pytest.approx(reference, rel=2e-3)
+
+
+def test_a_forward_that_overflows_fp16_at_every_scale_runs_that_window_in_fp32():
+    class Hot(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(6, 3)
+
+        def forward(self, values):
+            return self.layer(values * 3e4) / 3e4  # beyond 65,504 in the product
+
+    torch.manual_seed(0)
+    run = Run(point_job(24, model=Hot()), Plan(precision="fp16", micro_batching="fixed", micro_batch=8, loader=INLINE))
+    losses = [step.loss for step in run]
+    assert len(losses) == 3 and all(np.isfinite(losses))
+    assert any(reason.choice == "precision=fp32" for reason in run.reasons)
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_names_the_samples():
+    data = Points(16)
+    data.values[5] = float("nan")
+    job = point_job(data=data, order="sequential", global_batch=8)
+    before = copy.deepcopy(job.model.state_dict())
+    with pytest.raises(LossNotFiniteError, match=r"step 0 is nan: among the samples with dataset index 4, 5\."):
+        list(Run(job, Plan(micro_batching="fixed", micro_batch=2, loader=INLINE)))
+    assert all(torch.equal(before[k], v) for k, v in job.model.state_dict().items()), "the weights must still be good"
+
+
+def test_a_window_without_any_target_is_named():
+    data = [{**s, "labels": [-100] * len(s["input_ids"])} for s in texts(8)]
+    import transformers
+    from jobs import config
+
+    job = text_job(
+        model=transformers.AutoModelForTokenClassification.from_config(config()), data=data, normaliser="tokens"
+    )
+    with pytest.raises(LossNotFiniteError, match="no target token"):
+        list(Run(job, FIXED))
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(micro_batching="partition", loader=INLINE), Plan(micro_batching="packed", loader=INLINE)]
+)
+def test_out_of_memory_goes_on_with_the_same_window_in_smaller_parts(plan):
+    reference = [step.loss for step in Run(text_job(), FIXED)]
+
+    def hungry(model, batch):
+        if batch["input_ids"].numel() > 30 and armed:
+            raise torch.OutOfMemoryError("CUDA out of memory (planted)")
+        return model(**batch).loss
+
+    armed: list[int] = []
+    run = Run(text_job(loss=hungry), plan)
+    armed.append(1)
+    assert [step.loss for step in run] == pytest.approx(reference, abs=1e-5)
+    assert any("did not fit" in reason.because for reason in run.reasons)
+
+
+def test_one_sample_that_does_not_fit_is_named():
+    def hungry(model, batch):
+        if armed:
+            raise torch.OutOfMemoryError("planted")
+        return model(**batch).loss
+
+    armed: list[int] = []
+    run = Run(text_job(loss=hungry), Plan(loader=INLINE))
+    armed.append(1)
+    with pytest.raises(OutOfMemoryError, match=r"sample \d+ .*alone"):
+        list(run)
+
+
+def test_a_loss_function_that_returns_no_number_is_explained():
+    with pytest.raises(SettingError, match="must return one number"):
+        list(Run(text_job(loss=lambda model, batch: model(**batch).logits), FIXED))
+
+
+def test_tf32_needs_its_hardware():
+    if not torch.cuda.is_available():
+        with pytest.raises(SettingError, match="tf32"):
+            Run(text_job(), Plan(precision="tf32"))
+
+
+# -- data ------------------------------------------------------------------------------------------------------------------
+
+
+def test_iterable_data():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(texts(20))
+
+    job = text_job(data=Stream(), epochs=None, optimizer_steps=6)
+    steps = list(Run(job, Plan(loader=INLINE)))
+    assert [step.samples for step in steps] == [8, 8, 4, 8, 8, 4]
+    with pytest.raises(SettingError, match="no length"):
+        Run(text_job(data=Stream()), Plan())
+
+
+def test_datasets_dataset():
+    from datasets import Dataset
+
+    reference = [step.loss for step in Run(text_job(), FIXED)]
+    run = Run(text_job(data=Dataset.from_list(texts(40))), Plan(loader=INLINE))
+    assert [step.loss for step in run] == pytest.approx(reference, abs=1e-5)
+
+
+def test_samples_padded_by_the_tokenizer_are_run_at_their_real_length():
+    padded = []
+    for sample in texts(40):
+        rest = 60 - len(sample["input_ids"])
+        padded.append({k: v + [0] * rest if isinstance(v, list) else v for k, v in sample.items()})
+    run = Run(text_job(data=padded), Plan(loader=INLINE))
+    steps = list(run)
+    assert steps[0].padded_tokens == steps[0].tokens < 8 * 60
+    reference = [step.loss for step in Run(text_job(), FIXED)]
+    assert [step.loss for step in steps] == pytest.approx(reference, abs=1e-5)
+
+
+def test_schedule_and_clipping_are_counted_in_optimizer_steps():
+    job = text_job(
+        schedule=lambda optimizer, steps: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps),
+        clip_norm=1e-3,
+    )
+    steps = list(Run(job, FIXED))
+    assert [s.learning_rate for s in steps] == pytest.approx([1e-3 * (1 - k / 5) for k in range(5)])
+    assert all(s.grad_norm > 1e-3 for s in steps)
+
+
+def test_a_plan_from_a_file(tmp_path):
+    from nearpeak import load_plan, save_plan
+
+    for name in ("plan.toml", "plan.json"):
+        run = Run(text_job(), Plan(loader=INLINE))
+        save_plan(run.plan, tmp_path / name)
+        assert load_plan(tmp_path / name) == run.plan
+        again = Run(text_job(), tmp_path / name)
+        assert again.plan.micro_batching == run.plan.micro_batching
+    (tmp_path / "bad.toml").write_text("precison = 'fp32'")
+    with pytest.raises(SettingError, match="precison"):
+        load_plan(tmp_path / "bad.toml")
+    (tmp_path / "worse.json").write_text("{")
+    with pytest.raises(SettingError, match="not a plan"):
+        load_plan(tmp_path / "worse.json")
+
+
+def test_trial_samples_are_spread_over_the_window():
+    trial = choose.Trial(text_job(), torch.device("cpu"), [(list(range(40)), [(i, 0, i) for i in range(40)])])
+    samples, refs = trial.first_samples()
+    assert samples == [i * 3 for i in range(12)] and [ref[0] for ref in refs] == samples
