@@ -253,7 +253,7 @@ class Recording:
         query = f"SELECT {', '.join(COLUMNS)} FROM steps WHERE step >= ? ORDER BY step LIMIT ?"
         with self._open() as database:
             rows = database.execute(query, (first, -1 if limit is None else limit)).fetchall()
-        return [StepRecord(**dict(zip(COLUMNS, map(_from_cell, row), strict=True))) for row in rows]
+        return [_record_of(row) for row in rows]
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -319,8 +319,9 @@ def _to_cell(value: float | None) -> float | str | None:
     return "nan" if value is not None and value != value else value
 
 
-def _from_cell(value: float | str | None) -> float | None:
-    return float(value) if isinstance(value, str) else value
+def _record_of(row: tuple[Any, ...]) -> StepRecord:
+    cells: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
+    return StepRecord(**{name: float(cell) if isinstance(cell, str) else cell for name, cell in cells.items()})
 
 
 def _to_json(value: Any) -> str:

@@ -79,10 +79,10 @@ def print_note(heading: str, *paragraphs: str | None, file: IO[str] | None = Non
     from rich.padding import Padding
     from rich.text import Text
 
-    file = file or sys.stdout
-    _write(Text(heading, style="bold"), file)
+    out = file or sys.stdout
+    _write(Text(heading, style="bold"), out)
     for paragraph in filter(None, paragraphs):
-        _write(Padding(Text(paragraph), (0, 0, 0, 4)), file)
+        _write(Padding(Text(paragraph), (0, 0, 0, 4)), out)
 
 
 @contextmanager
@@ -108,9 +108,11 @@ class Progress:
 
     def advance(self, steps: int = 1, **fields: object) -> None:
         """Move on by `steps`; fields such as ``loss=0.31`` stand behind the bar."""
-        if self._display is not None:
-            task = self._display.task_ids[0]
-            self._display.update(task, advance=steps, **({"fields": _field_text(fields)} if fields else {}))
+        if self._display is None:
+            return
+        self._display.advance(self._display.task_ids[0], steps)
+        if fields:
+            self._display.update(self._display.task_ids[0], fields=_field_text(fields))
 
 
 def _shows_progress() -> bool:
