@@ -320,8 +320,9 @@ def _to_cell(value: float | None) -> float | str | None:
 
 
 def _record_of(row: tuple[Any, ...]) -> StepRecord:
-    cells: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
-    return StepRecord(**{name: float(cell) if isinstance(cell, str) else cell for name, cell in cells.items()})
+    cells = zip(COLUMNS, row, strict=True)
+    values: dict[str, Any] = {name: float(cell) if isinstance(cell, str) else cell for name, cell in cells}
+    return StepRecord(**values)
 
 
 def _to_json(value: Any) -> str:
