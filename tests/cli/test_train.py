@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -85,13 +86,16 @@ def test_a_signal_finishes_the_step_saves_and_says_so(tmp_path: Path, number: si
         "--json",
     ]
     command = [sys.executable, "-m", "nearpeak", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, "--set", "plan.loader.workers=1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
         if "saved in" in line:
             break
     time.sleep(0.2)
-    process.send_signal(number)
+    os.killpg(process.pid, number)  # as a terminal or a job scheduler does: workers get it too
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
     assert f"stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'} after" in err

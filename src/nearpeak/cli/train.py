@@ -68,11 +68,9 @@ def _train(settings: TrainConfig, device: str | None, as_json: bool) -> int:
     _quiet_libraries()
     outcome = train(settings, _watcher(as_json), device=device)
     if is_first_rank():
-        if as_json:
-            _print_json(outcome)
-        else:
-            _print_outcome(outcome)
-    return _exit_code(outcome)
+        _print_json(outcome) if as_json else _print_outcome(outcome)
+        _say_if_stopped(outcome)
+    return 0 if outcome.interrupted is None else 128 + outcome.interrupted
 
 
 def _quiet_libraries() -> None:
@@ -84,13 +82,12 @@ def _quiet_libraries() -> None:
     logging.disable_progress_bar()
 
 
-def _exit_code(outcome: Outcome) -> int:
+def _say_if_stopped(outcome: Outcome) -> None:
     if outcome.interrupted is None:
-        return 0
+        return
     name = "Ctrl-C" if outcome.interrupted == signal.SIGINT else "SIGTERM"
     steps = f"{outcome.totals.steps:,} of {outcome.job.optimizer_steps:,} steps"
     terminal.status(f"stopped by {name} after {steps}; the model so far is in {outcome.saved_to}")
-    return 128 + outcome.interrupted
 
 
 # Settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,9 @@ def test_plan_as_table_file_or_override(tmp_path: Path) -> None:
     from_file = load_config(write(tmp_path, 'plan = "plan.json"\n' + SMALLEST)).plan
     assert isinstance(from_file, Plan)
     assert from_file.micro_batching == "packed"
+    nested = load_config(write(tmp_path), ["plan.loader.workers=3", "plan.loader.prefetch_windows=1"]).plan
+    assert isinstance(nested, Plan)
+    assert (nested.loader.workers, nested.loader.prefetch_windows) == (3, 1)
     laid_over = load_config(write(tmp_path, 'plan = "auto"\n' + SMALLEST), ["plan.precision=bf16"])
     assert isinstance(laid_over.plan, Plan)
     assert laid_over.plan.precision == "bf16"
@@ -84,6 +88,7 @@ def test_plan_as_table_file_or_override(tmp_path: Path) -> None:
         (SMALLEST + "[job]\nmax_length = 8\n", "'max_length' belongs in .data."),
         (SMALLEST + "[job]\nzebra = 8\n", "There are global_batch, epochs"),
         (SMALLEST + "[plan]\nprecission = 'bf16'\n", "Did you mean 'precision'"),
+        (SMALLEST + "[plan]\nloader = { worker = 2 }\n", "setting in .plan.loader.: 'worker'. Did you mean 'workers'"),
         (SMALLEST + "[plan]\nprecision = 'bf8'\n", "plan.precision=.bf8.: .* It can be fp32, tf32, bf16, fp16"),
         ("seed = 3\n" + SMALLEST, "unknown setting: 'seed'. 'seed' belongs in .job."),
         ("job = 3\n" + SMALLEST, "must be a table"),
@@ -129,3 +134,14 @@ def test_no_such_file(tmp_path: Path) -> None:
         load_config(tmp_path / "none.toml")
     with pytest.raises(SettingError, match="is a folder"):
         load_config(tmp_path)
+
+
+def test_the_config_in_the_documentation_is_a_config_and_states_the_defaults(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "train.md").read_text(encoding="utf-8")
+    block = page.split("```toml\n")[1].split("```")[0]
+    shown = load_config(write(tmp_path, block))
+    usual = load_config(write(tmp_path))
+    assert (replace(shown.job, epochs=None, learning_rate=None), shown.output) == (usual.job, usual.output)
+    assert replace(shown.data, validation=None, test=None) == usual.data
+    every_setting = {name.partition(".")[2] for name, _, _ in shown.described() if not name.startswith("plan.")}
+    assert [name for name in sorted(every_setting) if f"{name} = " not in block] == []

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from nearpeak.errors import SettingError
 from nearpeak.job import REMAINDERS, Remainder
-from nearpeak.plan import CHOICES, Plan, load_plan
+from nearpeak.plan import CHOICES, LoaderSettings, Plan, load_plan
 
 __all__ = ["DataConfig", "JobConfig", "ModelConfig", "OutputConfig", "TrainConfig", "load_config"]
 
@@ -278,6 +278,8 @@ def _refuse_unknown(raw: Mapping[str, Any], source: str) -> None:
         if isinstance(section, dict):
             for key in section:
                 _known(key, _keys(name), source, f"setting in [{name}]")
+            for key in section.get("loader") or {} if name == "plan" else ():
+                _known(key, [item.name for item in fields(LoaderSettings)], source, "setting in [plan.loader]")
         elif name != "plan":
             raise SettingError(f"{source}: {name}={section!r}: must be a table of settings, headed [{name}].")
 
@@ -336,14 +338,16 @@ def _override(raw: dict[str, Any], override: str) -> str:
         raise SettingError(
             f"--set {override}: write it as section.setting=value, for example --set job.global_batch=64."
         )
-    _refuse_unknown({section: {key: None}} if key else {section: "auto"}, "--set")
     value = _toml_value(text.strip())
+    key, _, inner = key.partition(".")
+    laid = {key: {inner: value} if inner else value}
+    _refuse_unknown({section: laid if key else "auto"}, "--set")
     if not key:
         raw[section] = value
         return section
     if not isinstance(raw.get(section), dict):
         raw[section] = {}
-    raw[section][key] = value
+    raw[section][key] = (raw[section].get(key) or {}) | laid[key] if inner else value
     return f"{section}.{key}"
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 __all__ = ["Interrupts"]
 
+SOON_S = 0.5
 ASKED = (signal.SIGINT, signal.SIGTERM)
 AGREE_EVERY = 5
 """Steps between the moments at which ranks tell each other that one of them was asked to stop."""
@@ -44,6 +46,13 @@ class Interrupts:
         if self.signal is not None:
             raise KeyboardInterrupt  # asked twice: now
         self.signal = number
+
+    def comes_soon(self) -> bool:
+        """Whether somebody asked, or does in a moment: a signal to many processes reaches this one last, maybe."""
+        deadline = time.monotonic() + SOON_S
+        while self.signal is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.signal is not None
 
     def asked(self, step: int) -> bool:
         """Whether to stop behind this step; every rank gives the same answer at the same step."""

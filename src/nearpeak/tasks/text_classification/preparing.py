@@ -70,6 +70,7 @@ def _job(config: JobConfig, classifier: Classifier, train: EncodedTexts, rate: f
         collate=PadBatch(classifier.tokenizer.pad_token_id, classifier.tokenizer.pad_token_type_id),
         seed=config.seed,
         clip_norm=config.clip_norm or None,
+        length=token_count,
         **config.length,
     )
 
@@ -77,6 +78,11 @@ def _job(config: JobConfig, classifier: Classifier, train: EncodedTexts, rate: f
 def classification_loss(model: Any, batch: Any) -> Any:
     """The model's own loss: cross entropy, binary cross entropy or mean squared error, by its problem_type."""
     return model(**batch).loss
+
+
+def token_count(sample: Any) -> int:
+    """Tokens of a sample, all of them real."""
+    return len(sample["input_ids"])
 
 
 def metric_of(wanted: str, data: TextData) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nearpeak.errors import LossNotFiniteError, NearpeakError
+from nearpeak.errors import DataError, LossNotFiniteError, NearpeakError
 from nearpeak.job import JobRecord, StepCount, describe_job
 from nearpeak.plan import Plan, save_plan
 from nearpeak.reason import Reason
@@ -176,7 +176,8 @@ class _Training:
                     raise LossNotFiniteError(self._with_rows(str(error))) from error
                 raise
         self._leave("finished" if interrupts.signal is None else "interrupted")
-        self.totals.add_ranks(self.run.ranks.count)
+        if interrupts.signal is None:
+            self.totals.add_ranks(self.run.ranks.count)
         return self._outcome(interrupts.signal)
 
     def _outcome(self, interrupted: int | None) -> Outcome:
@@ -194,6 +195,16 @@ class _Training:
         )
 
     def _loop(self, interrupts: Interrupts) -> None:
+        try:
+            self._steps(interrupts)
+        except (DataError, RuntimeError):
+            # Whoever signals a whole process group ends its loader workers and other ranks with it: that is the stop
+            # that was asked for and no error of its own. The weights are those of the last update.
+            if not interrupts.comes_soon():
+                raise
+            self._read()
+
+    def _steps(self, interrupts: Interrupts) -> None:
         for step in self.run:
             self._take(step)
             due = self._due(step)
