@@ -150,16 +150,16 @@ def _from_weights(config: ModelConfig, space: LabelSpace) -> Classifier:
     return Classifier(model, _load_tokenizer(config.tokenizer or name, config), True, notes)
 
 
-def keep_class_order(name: str | None, space: LabelSpace) -> LabelSpace:
+def keep_class_order(name: str | None, space: LabelSpace, revision: str | None = None) -> LabelSpace:
     """The order of a model's own classes, where it already tells exactly these apart: its head then stays right."""
     from transformers import AutoConfig
 
     if name is None or not space.names:
         return space
     try:
-        known: Any = AutoConfig.from_pretrained(name).id2label
-    except (OSError, ValueError, KeyError):
-        return space  # building the model will say what is wrong with it
+        known: Any = AutoConfig.from_pretrained(name, revision=revision).id2label
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingError(_load_message("model.name_or_path", name, error)) from error
     names = tuple(str(known[place]) for place in sorted(known))
     if names == space.names or sorted(names) != sorted(space.names):
         return space

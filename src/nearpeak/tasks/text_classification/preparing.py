@@ -42,7 +42,7 @@ def prepare(config: TrainConfig, say: Callable[[str], None] = lambda message: No
     say("reading the data")
     data = load_data(config.data, config.job.seed)
     metric = metric_of(config.output.save_best_by, data)
-    space = keep_class_order(config.model.name_or_path, data.space)
+    space = keep_class_order(config.model.name_or_path, data.space, config.model.revision)
     data = _reordered(data, space)
     say("building the model")
     texts = [text for split in (data.train.texts, data.train.pairs or []) for text in split]
