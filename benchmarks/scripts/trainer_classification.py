@@ -40,7 +40,9 @@ def collate(samples: list) -> dict:
 
 class Clock(TrainerCallback):
     started = time.perf_counter()
-    ends: list = []
+
+    def __init__(self):
+        self.ends = []
 
     def on_step_end(self, args, state, control, **kwargs):
         self.ends.append(time.perf_counter())
@@ -74,7 +76,8 @@ arguments = TrainingArguments(
     use_cpu=not torch.cuda.is_available(),
     disable_tqdm=True,
 )
-trainer = Trainer(model=model, args=arguments, train_dataset=data, data_collator=collate, callbacks=[Clock()])
+clock = Clock()
+trainer = Trainer(model=model, args=arguments, train_dataset=data, data_collator=collate, callbacks=[clock])
 trainer.train()
-ends = Clock.ends
-print(json.dumps({"step_s": (ends[-1] - ends[1]) / (len(ends) - 2), "start_s": ends[1] - Clock.started}))
+ends = clock.ends
+print(json.dumps({"step_s": (ends[-1] - ends[1]) / (len(ends) - 2), "start_s": ends[1] - clock.started}))

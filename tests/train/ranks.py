@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from jobs import classifier, config, point_job, point_loss, text_job, texts
 
-from nearpeak import Plan, Run
+from nearpeak import NearpeakError, Plan, Run
 from nearpeak.plan import LoaderSettings
 
 INLINE = LoaderSettings(workers=0)
@@ -76,7 +76,7 @@ def refusal() -> str:
     """An error on the first rank must reach all of them."""
     try:
         Run(text_job(model=classifier("deberta-v2")), Plan(micro_batching="packed"))
-    except Exception as error:
+    except NearpeakError as error:
         return f"{type(error).__name__}: {error}"
     return "none"
 

@@ -133,3 +133,42 @@ def test_bit_dropout_masks_the_gradient_like_the_values():
     output.sum().backward()
     assert torch.equal(values.grad, output.detach())
     assert torch.equal(layer.eval()(values), values)
+
+
+@pytest.mark.parametrize(("dtype", "dropout"), [(torch.float32, 0.0), (torch.bfloat16, 0.1), (torch.float32, 0.1)])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_cuda_kernels_are_called_as_torch_declares_them(dtype, dropout, key_heads):
+    """Shapes and signatures only: fake tensors run no kernel, so that this holds without a GPU."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from nearpeak.train.batches import Packing
+    from nearpeak.train.packed import _varlen
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        query = torch.empty(1, 4, 12, 32, dtype=dtype, device="cuda")
+        key, value = (torch.empty(1, key_heads, 12, 32, dtype=dtype, device="cuda") for _ in range(2))
+        packing = Packing(torch.empty(4, dtype=torch.int32, device="cuda"), (3, 4, 5))
+        arguments = {"scale": None, "dropout_p": dropout, "is_causal": False, "enable_gqa": key_heads != 4}
+        output = _varlen(query, key, value, packing, arguments)
+    assert output.shape == (1, 12, 4, 32) and output.dtype == dtype
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cuda_kernels_equal_attention_sample_by_sample(dtype, causal):
+    from nearpeak.train.batches import Packing
+    from nearpeak.train.packed import _each_by_itself, _varlen
+
+    torch.manual_seed(0)
+    qkv = [torch.randn(1, 4, 40, 32, dtype=dtype, device="cuda", requires_grad=True) for _ in range(3)]
+    lengths = (3, 7, 10, 20)
+    bounds = torch.tensor([0, 3, 10, 20, 40], dtype=torch.int32, device="cuda")
+    arguments = {"scale": None, "dropout_p": 0.0, "is_causal": causal, "enable_gqa": False}
+    one = _varlen(*qkv, Packing(bounds, lengths), arguments)
+    other = _each_by_itself(*qkv, Packing(bounds, lengths), None, arguments)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+    grads = [torch.autograd.grad(output.square().sum(), qkv) for output in (one, other)]
+    for left, right in zip(*grads, strict=True):
+        torch.testing.assert_close(left, right, atol=10 * tolerance, rtol=10 * tolerance)

@@ -230,7 +230,7 @@ def test_the_users_random_numbers_go_on_undisturbed():
     assert torch.equal(torch.cat(drawn), expected)
 
 
-# -- fp16 ------------------------------------------------------------------------------------------------------------------
+# -- fp16 ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_loss_that_overflows_fp16_loses_no_window():
@@ -265,7 +265,7 @@ def test_a_forward_that_overflows_fp16_at_every_scale_runs_that_window_in_fp32()
     assert any(reason.choice == "precision=fp32" for reason in run.reasons)
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------------------
+# -- what goes wrong -------------------------------------------------------------------------------------------------
 
 
 def test_a_loss_that_is_not_finite_names_the_samples():
@@ -332,7 +332,7 @@ def test_tf32_needs_its_hardware():
             Run(text_job(), Plan(precision="tf32"))
 
 
-# -- data ------------------------------------------------------------------------------------------------------------------
+# -- data ------------------------------------------------------------------------------------------------------------
 
 
 def test_iterable_data():

@@ -1,7 +1,8 @@
 """Batches as dictionaries of tensors (what Hugging Face collators make): cut, regroup, trim and pack them.
 
-A tensor is *per token* when its second dimension is that of `input_ids` and it is not a float label (a multi-hot label row
-may be as wide as the text is long). Everything else with a row per sample is *per sample*; the rest is passed through.
+A tensor is *per token* when its second dimension is that of `input_ids` and it is not a float label (a multi-hot label
+row may be as wide as the text is long). Everything else with a row per sample is *per sample*; the rest is passed
+through.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Packing:
     """Where the samples of a packed row begin and end."""
 
     cu_seqlens: torch.Tensor
-    """Cumulative lengths, int32, one more than samples: sample i is tokens [cu[i], cu[i+1])."""
+    """Cumulative lengths, int32, one more than samples: sample i is tokens [cu[i], cu[i+1]). On the batch's device."""
     lengths: tuple[int, ...]
+    """The same on the host, where reading them does not wait."""
     pooled: bool = True
     """Whether the loss wants one prediction a sample (class labels) or one a token (token labels)."""
 
@@ -53,7 +55,7 @@ class Packing:
 
 
 def sample_length(sample: Any) -> int | None:
-    """Real length of one sample: its attention mask's sum, else its tokens, else its first dimension if it has only one."""
+    """Real length of one sample: its attention mask's sum, else its tokens, else its only dimension."""
     if isinstance(sample, Mapping):
         mask = sample.get("attention_mask")
         if mask is not None:

@@ -1,8 +1,8 @@
 """Turns a plan with open choices into one that says everything, each choice with its reason.
 
 Two ways: `settle` decides what a plan left to `auto` by what the model and data allow, and proves on real samples that
-the gradient stays the same; `measure` (plan="auto") besides tries the few candidates that matter on real windows. Neither
-leaves a trace in the training: parameters, buffers, random numbers and data position are as before.
+the gradient stays the same; `measure` (plan="auto") besides tries the few candidates that matter on real windows.
+Neither leaves a trace in the training: parameters, buffers, random numbers and data position are as before.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def _wanted_micro_batching(
 def _refuse_if_explicit(plan: Plan, because: str) -> None:
     if plan.micro_batching != "auto":
         raise UnsupportedError(
-            f"micro_batching={plan.micro_batching!r} cannot be used: {because}. Use micro_batching='fixed' and set micro_batch."
+            f"micro_batching={plan.micro_batching!r} cannot be used: {because}. "
+            "Use micro_batching='fixed' and set micro_batch."
         )
 
 
@@ -153,7 +154,7 @@ def _with_micro_batching(trial: Trial, plan: Plan, choice: str, adapter: PackedA
 
 
 def _check(trial: Trial, settled: Settled) -> tuple[str | None, Reason]:
-    """Whether the gradient of real samples is that of the same samples one at a time. Returns a refusal, and the reason."""
+    """Whether the gradient of real samples is that of the same samples one at a time: a refusal or None, and why."""
     choice = settled.plan.micro_batching
     if choice == "fixed":
         return None, Reason(

@@ -1,8 +1,8 @@
 """Attention with dropout over a packed row on CPUs.
 
 torch's flash kernel for CPUs has no dropout, and its fallback spends more time in small operators and casts than in the
-products themselves once samples are short (bf16, mean length 60: a third of the whole step). Here one autograd node holds
-a layer's whole packed row: two products, a softmax and a mask a sample forward, four products backward.
+products themselves once samples are short (bf16, mean length 60: a third of the whole step). Here one autograd node
+holds a layer's whole packed row: two products, a softmax and a mask a sample forward, four products backward.
 """
 
 from __future__ import annotations

@@ -35,15 +35,16 @@ class _BitDropout(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         (mask,) = ctx.saved_tensors
-        return gradients[0] * mask, None
+        return grad_outputs[0] * mask, None
 
 
 class BitDropout(torch.nn.Dropout):
     """`torch.nn.Dropout` with the cheaper mask; instances change class in place."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Dropout; anything but training on a CPU goes torch's way."""
         if not self.training or not 0 < self.p < 1 or input.device.type != "cpu" or self.inplace:
             return functional.dropout(input, self.p, self.training, self.inplace)
         return _BitDropout.apply(input, self.p)

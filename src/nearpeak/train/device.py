@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from nearpeak.train.batches import Packing
-
 __all__ = ["choose_device", "is_out_of_memory", "map_tensors", "move", "prefetch", "release_memory"]
 
 T = TypeVar("T")
@@ -37,8 +35,6 @@ def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     """The same structure with every tensor replaced by the function's result."""
     if isinstance(value, torch.Tensor):
         return function(value)
-    if isinstance(value, Packing):
-        return value  # its bounds are read on the host
     if isinstance(value, Mapping):
         return {key: map_tensors(function, item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,9 +43,9 @@ class _OneDnnLinear(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         rows, weight = ctx.saved_tensors
-        gradient = gradient.contiguous()
+        gradient = grad_outputs[0].contiguous()
         for_rows = _onednn(gradient, weight.t()) if ctx.needs_input_grad[0] else None
         for_weight = _onednn(gradient.t(), rows.t()) if ctx.needs_input_grad[1] else None
         return for_rows, for_weight, gradient.sum(0) if ctx.has_bias else None
@@ -59,6 +59,7 @@ class OneDnnLinear(torch.nn.Linear):
     """`torch.nn.Linear` over oneDNN. Instances change class in place, so weights, names and copies stay as they are."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """x·Wᵀ + b; anything but fp32 on a CPU goes torch's way."""
         if input.dtype != torch.float32 or input.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
             return functional.linear(input, self.weight, self.bias)
         rows = input.reshape(-1, input.shape[-1])
@@ -85,7 +86,7 @@ def apply_dropout(model: torch.nn.Module, choice: str) -> Undo:
     return functools.partial(_set_class, changed, torch.nn.Dropout)
 
 
-def _set_class(modules: list[torch.nn.Module], kind: type[torch.nn.Module]) -> None:
+def _set_class(modules: Sequence[torch.nn.Module], kind: type[torch.nn.Module]) -> None:
     for module in modules:
         module.__class__ = kind
 
@@ -168,14 +169,16 @@ def apply_attention(model: torch.nn.Module, choice: str) -> Undo:
     """Switch a Hugging Face model's attention kernel."""
     if choice == "keep":
         return lambda: None
-    if not hasattr(model, "set_attn_implementation"):
+    config: Any = getattr(model, "config", None)
+    switch: Any = getattr(model, "set_attn_implementation", None)
+    if config is None or switch is None:
         raise UnsupportedError(f"attention={choice!r}: {type(model).__name__} is not a transformers model; use 'keep'.")
-    before = model.config._attn_implementation
+    before = config._attn_implementation
     try:
-        model.set_attn_implementation(choice)
+        switch(choice)
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"attention={choice!r} does not run here: {error}") from error
-    return lambda: model.set_attn_implementation(before)
+    return lambda: switch(before)
 
 
 def apply_compile(model: torch.nn.Module, choice: str) -> tuple[Undo, Reason]:

@@ -1,7 +1,7 @@
 """The sample stream: which dataset index stands at which position, as a pure function of (seed, epoch, position).
 
-Nothing here holds state that a restart, another number of ranks or another micro-batching could disturb: window k is the
-same samples whenever and wherever it is asked for.
+Nothing here holds state that a restart, another number of ranks or another micro-batching could disturb: window k is
+the same samples whenever and wherever it is asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["SampleOrder", "epoch_permutation", "order_of"]
 
 @lru_cache(maxsize=4)
 def epoch_permutation(samples: int, seed: int, epoch: int) -> np.ndarray:
-    """The shuffled dataset indices of one epoch. Philox is counter-based: the same key gives the same stream anywhere."""
+    """The shuffled dataset indices of one epoch. Philox is counter-based: a key gives the same stream anywhere."""
     import numpy as np
 
     key = np.random.SeedSequence(entropy=seed, spawn_key=(epoch,)).generate_state(2, np.uint64)

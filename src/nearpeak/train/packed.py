@@ -1,9 +1,9 @@
 """Unpadded execution: all samples of a micro-batch in one row, each attending only to itself.
 
 An unmodified Hugging Face model runs a packed row if three things happen around it: its attention is told where samples
-begin and end, its positions restart at every sample, and a head that pools the first token finds one row per sample. The
-first goes through transformers' public table of attention functions; the last is one forward hook on the stack of layers,
-which hands on the first tokens as [samples, 1, hidden]. The user's head and loss run unchanged on what follows.
+begin and end, its positions restart at every sample, and a head that pools the first token finds one row per sample.
+The first goes through transformers' public table of attention functions; the last is one forward hook on the stack of
+layers, which hands on the first tokens as [samples, 1, hidden]. The user's head and loss run unchanged on what follows.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.nn import functional
 
 from nearpeak.errors import UnsupportedError
 from nearpeak.reason import Reason
-from nearpeak.train.cpu_attention import attend_with_dropout
 from nearpeak.train.batches import IGNORED_LABEL, Packing, pack_rows
+from nearpeak.train.cpu_attention import attend_with_dropout
 
 __all__ = ["PackFormat", "PackedAdapter", "find_blocks", "packed_attention"]
 
 ATTENTION_NAME = "nearpeak_packed"
 FIRST_TOKEN_HEADS = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "modernbert")
-"""Model types whose sequence heads read the first token only (`classifier_pooling` and the like are checked besides)."""
+"""Model types whose sequence heads read the first token only (`classifier_pooling` is checked besides)."""
 POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")
 """Model types that number positions from pad_token_id + 1."""
 UNDERSTOOD = {
@@ -40,7 +40,7 @@ UNDERSTOOD = {
 }
 
 # The attention function is called by the model's layers with no way to pass an object to it that every model hands on,
-# and recomputation calls it again during backward, on another thread on CUDA: hence a module variable, not a context variable.
+# and recomputation calls it again in backward, on another thread on CUDA: a module variable, not a context variable.
 _active: list[Packing] = []
 
 
@@ -75,11 +75,19 @@ def packed_attention(
         "enable_gqa": query.shape[1] != key.shape[1],
     }
     window = sliding_window if sliding_window is not None and packing.longest > sliding_window else None
-    attend = _varlen if _has_varlen_kernel(query, dropout, window) else _each_by_itself
-    return attend(query, key, value, packing, window, arguments), None
+    if query.is_cuda and window is None:
+        return _varlen(query, key, value, packing, arguments), None
+    return _each_by_itself(query, key, value, packing, window, arguments), None
 
 
-def _each_by_itself(query, key, value, packing: Packing, window: int | None, arguments: dict[str, Any]) -> torch.Tensor:  # type: ignore[no-untyped-def]
+def _each_by_itself(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: Packing,
+    window: int | None,
+    arguments: dict[str, Any],
+) -> torch.Tensor:
     """One attention call for each run of equally long samples."""
     runs = _equal_runs(packing.lengths)
     dropout, causal = arguments["dropout_p"], arguments["is_causal"]
@@ -111,36 +119,57 @@ def _equal_runs(lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _band(length: int, window: int, device: torch.device, causal: bool) -> torch.Tensor:
-    """Local attention as transformers hands it to kernels: tokens less than `window` apart (looking back only, if causal)."""
+    """Local attention as transformers hands it to kernels: tokens less than `window` apart (only back, if causal)."""
     positions = torch.arange(length, device=device)
     distance = positions[:, None] - positions[None, :]
     return (distance >= 0) & (distance < window) if causal else distance.abs() < window
 
 
-def _has_varlen_kernel(query: torch.Tensor, dropout: float, window: int | None) -> bool:
-    """torch's own variable-length flash attention: CUDA, 16 bit, no dropout, no window."""
-    return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and dropout == 0 and window is None
+def _varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: Packing,
+    arguments: dict[str, Any],
+) -> torch.Tensor:
+    """One kernel for all samples: variable-length flash attention, or the memory-efficient one (fp32, dropout)."""
+    bounds, longest = packing.cu_seqlens.to(query.device), packing.longest
+    if arguments["dropout_p"] == 0 and query.dtype in (torch.float16, torch.bfloat16):
+        return _flash(query, key, value, bounds, longest, arguments)
+    if arguments["enable_gqa"]:
+        key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
+    return torch.ops.aten._efficient_attention_forward(
+        *(tensor.transpose(1, 2) for tensor in (query, key, value)),
+        None,
+        bounds,
+        bounds,
+        longest,
+        longest,
+        arguments["dropout_p"],
+        int(arguments["is_causal"]),
+        True,  # keep what backward needs
+        scale=arguments["scale"],
+    )[0]
 
 
-def _varlen(query, key, value, packing: Packing, window: int | None, arguments: dict[str, Any]) -> torch.Tensor:  # type: ignore[no-untyped-def]
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: torch.Tensor,
+    longest: int,
+    arguments: dict[str, Any],
+) -> torch.Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    bounds = packing.cu_seqlens.to(query.device)
-    rows = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     # The causal window of torch's kernel is (-1, 0): everything before, nothing after.
     size = (-1, 0) if arguments["is_causal"] else (-1, -1)
-    longest = packing.longest
-    output = varlen_attn(
-        *rows,
-        bounds,
-        bounds,
-        longest,
-        longest,
-        scale=arguments["scale"],
-        window_size=size,
-        enable_gqa=arguments["enable_gqa"],
+    gqa = arguments["enable_gqa"]
+    output: Any = varlen_attn(
+        q, k, v, bounds, bounds, longest, longest, scale=arguments["scale"], window_size=size, enable_gqa=gqa
     )
-    return output[None]  # type: ignore[index]
+    return output[None]
 
 
 def find_blocks(model: torch.nn.Module) -> tuple[str, torch.nn.ModuleList] | None:
@@ -177,7 +206,8 @@ class PackedAdapter:
     """Runs packed rows through an unmodified Hugging Face model."""
 
     def __init__(self, model: torch.nn.Module, stack: torch.nn.Module, format: PackFormat):
-        self.config, self.stack, self.format = model.config, stack, format
+        self.config: Any = model.config
+        self.stack, self.format = stack, format
         _register_attention()
 
     @staticmethod
@@ -189,8 +219,9 @@ class PackedAdapter:
         blocks = find_blocks(model)
         assert blocks is not None
         stack = model.get_submodule(blocks[0].rpartition(".")[0])
-        kind = getattr(model.config, "model_type", "")
-        first = model.config.pad_token_id + 1 if kind in POSITIONS_AFTER_PADDING else 0
+        config: Any = model.config
+        kind = getattr(config, "model_type", "")
+        first = config.pad_token_id + 1 if kind in POSITIONS_AFTER_PADDING else 0
         adapter = PackedAdapter(model, stack, PackFormat(first, shifts_labels=_head_of(model) == "causal"))
         return adapter, Reason(
             "packed=available", f"{kind} layers take their attention from transformers' public table."

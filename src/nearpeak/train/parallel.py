@@ -1,7 +1,7 @@
 """Data parallelism: ranks share a window and add up their gradients, once per optimizer step.
 
 Why not DistributedDataParallel: it averages over ranks, which weighs the samples of a short share too much; it needs a
-backward pass on every rank, which a rank without samples has not; and it cannot carry the window's loss and counts along.
+backward pass on every rank, which a rank without samples has not; and it cannot carry the window's loss along.
 """
 
 from __future__ import annotations

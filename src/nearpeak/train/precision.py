@@ -66,8 +66,8 @@ def _cpu_flags() -> set[str]:
 class LossScaler:
     """fp16's dynamic loss scale.
 
-    Where the usual scaler skips an overflowed update, and with it a window and a step of the schedule, nearpeak runs the
-    window again at half the scale. A window that overflows at every scale is run in fp32, once, and said so.
+    Where the usual scaler skips an overflowed update, and with it a window and a step of the schedule, nearpeak runs
+    the window again at half the scale. A window that overflows at every scale is run in fp32, once, and said so.
     """
 
     scale: float = 2.0**16

@@ -6,7 +6,7 @@ The result depends on the samples and the plan alone, never on timing: the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from nearpeak.errors import UnsupportedError
 from nearpeak.job import Job
 from nearpeak.train import windows
 from nearpeak.train.batches import (
-    IGNORED_LABEL,
     Packing,
     count_target_tokens,
     default_collate,
@@ -95,7 +94,7 @@ class Preparation:
     micro_batch: int | None = None
     micro_batch_tokens: int | None = None
     cost: CostModel = UNMEASURED
-    format: PackFormat = PackFormat()
+    format: PackFormat = field(default_factory=PackFormat)
 
     def __call__(self, samples: list[Any], refs: Sequence[SampleRef]) -> PreparedWindow:
         lengths = self.lengths(samples)
@@ -227,7 +226,7 @@ def _slice(value: Any, start: int, end: int, size: int) -> Any:
 
 
 def _slice_packed(batch: Mapping[str, Any], packing: Packing, start: int, end: int) -> dict[str, Any]:
-    first, last = int(packing.cu_seqlens[start]), int(packing.cu_seqlens[end])
+    first, last = sum(packing.lengths[:start]), sum(packing.lengths[:end])
     per_token = set(per_token_keys(batch))
     return {
         key: value[:, first:last] if key in per_token else _slice(value, start, end, packing.samples)

@@ -33,7 +33,8 @@ def apply_recompute(model: torch.nn.Module, policy: str, every: int = 2) -> tupl
     found = find_blocks(model)
     if found is None:
         raise UnsupportedError(
-            f"recompute={policy!r}: {type(model).__name__} has no ModuleList of blocks to recompute; use recompute='none'."
+            f"recompute={policy!r}: {type(model).__name__} has no ModuleList of blocks to recompute; "
+            "use recompute='none'."
         )
     name, blocks = found
     chosen = list(blocks)[:: every if policy == "every_nth" else 1]

@@ -3,8 +3,8 @@
     for step in nearpeak.Run(job, plan):
         print(step.index, step.loss)
 
-Step k consumes exactly window k and makes exactly one update, whatever the plan, the number of ranks, or what went wrong
-on the way (an fp16 overflow, a micro-batch too large for the device).
+Step k consumes exactly window k and makes exactly one update, whatever the plan, the number of ranks, or what went
+wrong on the way (an fp16 overflow, a micro-batch too large for the device).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import torch
 
-from nearpeak.errors import LossNotFiniteError, NearpeakError, OutOfMemoryError, SettingError, UnsupportedError
-from nearpeak.job import Job, StepCount, Window, job_steps
+from nearpeak.errors import LossNotFiniteError, NearpeakError, OutOfMemoryError
+from nearpeak.job import Job, Window, job_steps
 from nearpeak.plan import Plan, load_plan
 from nearpeak.reason import Reason
 from nearpeak.train import choose
 from nearpeak.train.accumulate import Execution, accumulate
-from nearpeak.train.device import choose_device, is_out_of_memory, move, prefetch, release_memory
+from nearpeak.train.device import choose_device, is_out_of_memory, prefetch, release_memory
 from nearpeak.train.equivalence import couples_samples
 from nearpeak.train.kernels import apply_attention, apply_compile, apply_dropout, apply_matmul, fuse_optimizer
 from nearpeak.train.loader import IterableSource, MapSource, WindowLoader, WindowSource
@@ -172,7 +172,7 @@ class Run:
     def _step(self, window: PreparedWindow, loader: WindowLoader) -> Step:
         start = time.perf_counter()
         index = self.next_step
-        window, losses, total_loss, units = self._gradient_of_window(window)
+        window, losses, total_loss, _ = self._gradient_of_window(window)
         loss = LateFigure(total_loss)
         self._watch.add(index, loss, losses, [micro.refs for micro in window.micro_batches])
         self._watch.check()
@@ -242,7 +242,7 @@ class Run:
             total = float(counted)
         if total == 0:
             raise LossNotFiniteError(
-                f"Optimizer step {self.next_step}: its window has no target token at all, so its mean loss is undefined. "
+                f"Optimizer step {self.next_step}: its window has no target token at all: its mean loss is undefined. "
                 "Check the labels (-100 is ignored)."
             )
         return summed / total, total
@@ -272,13 +272,16 @@ class Run:
         largest = max(window.micro_batches, key=_size)
         if self._reducer is not None and self._reducer.has_sent:
             raise OutOfMemoryError(
-                "Out of memory while gradients were already on their way to other ranks. Set micro_batch_tokens in the plan "
-                f"below {largest.padded_tokens} (or micro_batch below {largest.samples})."
+                "Out of memory while gradients were already on their way to other ranks. Set micro_batch_tokens "
+                f"in the plan below {largest.padded_tokens} (or micro_batch below {largest.samples})."
             ) from error
         if largest.samples == 1 or couples_samples(self.model):
             raise OutOfMemoryError(_too_large(largest)) from error
         halved = [half for micro in window.micro_batches for half in self._halves(micro, _size(largest) // 2)]
-        because = f"step {self.next_step} did not fit with {largest.samples} samples at once; the same window goes on in smaller parts."
+        because = (
+            f"step {self.next_step} did not fit with {largest.samples} samples at once; "
+            "the same window goes on in smaller parts."
+        )
         self.reasons.append(Reason("micro_batches=smaller", because, {"samples": largest.samples}))
         self._token_limit = _size(largest) // 2
         return PreparedWindow(tuple(halved))

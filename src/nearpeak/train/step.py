@@ -99,6 +99,6 @@ def _not_finite(step: int, loss: float, losses: list[torch.Tensor], refs: Sequen
     shown = ", ".join(map(str, indices[:20])) + (", …" if len(indices) > 20 else "")
     where = f"among the samples with dataset index {shown}" if bad else "on another rank"
     return (
-        f"The loss of optimizer step {step} is {loss}: {where}. Look for labels out of range or empty samples; else lower "
-        "the learning rate, clip the gradient (Job(clip_norm=1.0)) or use precision='fp32'."
+        f"The loss of optimizer step {step} is {loss}: {where}. Look for labels out of range or empty samples; else "
+        "lower the learning rate, clip the gradient (Job(clip_norm=1.0)) or use precision='fp32'."
     )

@@ -16,16 +16,15 @@ def random_state_kept(device: torch.device | None = None) -> Iterator[None]:
     """Whatever is drawn inside, the caller's random numbers go on as if nothing had been."""
     import numpy as np
 
-    cuda = device is not None and device.type == "cuda"
     python, numpy_state, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    gpu = torch.cuda.get_rng_state(device) if cuda else None
+    gpu = torch.cuda.get_rng_state(device) if device is not None and device.type == "cuda" else None
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy_state)
         torch.set_rng_state(cpu)
-        if gpu is not None:
+        if gpu is not None and device is not None:
             torch.cuda.set_rng_state(gpu, device)
 
 
