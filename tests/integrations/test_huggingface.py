@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from trainer_tools import WIDTH, collate, losses, make_model, make_rows, train
 
 from nearpeak.errors import UnsupportedError
+from nearpeak.integrations._regroup import regrouped
 from nearpeak.integrations.huggingface import Trainer, check_version
 
 TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_tokens_per_second")
@@ -124,6 +125,54 @@ def test_tokens_normalised_over_each_batch(tmp_path: Path) -> None:
     assert losses(ours) == pytest.approx(losses(plain), rel=1e-6)
     for gradient, expected in zip(second.gradients, first.gradients, strict=True):
         torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-10)
+
+
+def test_recomputation_works_on_packed_rows(tmp_path: Path) -> None:
+    plain, _, ours, _ = compare(tmp_path, gradient_checkpointing=True)
+    assert ours.nearpeak.regrouped == ours.nearpeak.windows
+    assert losses(ours) == pytest.approx(losses(plain), rel=1e-6)
+
+
+def test_data_that_only_iterates(tmp_path: Path) -> None:
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(make_rows(32))
+
+    plain, _, ours, _ = compare(tmp_path, rows=Stream(), max_steps=5)
+    assert ours.nearpeak.regrouped == 5
+    assert losses(ours) == pytest.approx(losses(plain), rel=1e-6)
+
+
+def test_a_compiled_model_is_left_alone(tmp_path: Path) -> None:
+    model = make_model("bert")
+    model.bert.pooler = torch.compile(model.bert.pooler, backend="eager")
+    _, _, ours, _ = compare(tmp_path, model=model, num_train_epochs=1)
+    assert "compiled" in why(ours)
+
+
+def test_bf16_where_it_is_asked_for(tmp_path: Path) -> None:
+    """Training computes in bf16, evaluation does not, and the change of rounding is told."""
+    seen: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
+
+    class Looking(transformers.Trainer):
+        def train(self, *args: Any, **kwargs: Any) -> Any:
+            with regrouped(self, bf16=True) as self.nearpeak:
+                return super().train(*args, **kwargs)
+
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+            seen[model.training].add(outputs.logits.dtype)
+            return (loss, outputs) if return_outputs else loss
+
+    model = make_model("bert", dtype=torch.float32)
+    plain, _, ours, _ = compare(tmp_path, transformers.Trainer, Looking, model=model, learning_rate=1e-3)
+    ours.evaluate(make_rows(4))
+    assert seen == {True: {torch.float32, torch.bfloat16}, False: {torch.float32}}
+    (reason,) = [r for r in ours.nearpeak.reasons if r.choice.startswith("precision")]
+    assert reason.choice == "precision=bf16"
+    assert "cosine" in reason.because
+    assert losses(ours) == pytest.approx(losses(plain), rel=0.02)
+    assert losses(ours) != pytest.approx(losses(plain), rel=1e-7)
 
 
 def test_inputs_keep_their_kind(tmp_path: Path) -> None:

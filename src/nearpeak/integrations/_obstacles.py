@@ -62,7 +62,7 @@ def _conditions(trainer: Trainer) -> list[tuple[bool, str]]:
         (trainer.is_fsdp_enabled, "FSDP shards the model; its hooks expect the script's micro-batches"),
         (args.n_gpu > 1, f"DataParallel splits batches over {args.n_gpu} GPUs; start the script with torchrun instead"),
         (_splits_samples(accelerator), "context, sequence or tensor parallelism splits samples"),
-        (bool(getattr(args, "torch_compile", False)), "torch_compile would compile again for every new shape"),
+        (_is_compiled(trainer), "a compiled model would be compiled again for every new shape"),
         (_trains_in_backward(trainer), "the optimizer steps inside backward, once for each micro-batch"),
         (args.neftune_noise_alpha is not None, "NEFTune's noise depends on the padded width of a micro-batch"),
         (bool(getattr(trainer.model, "is_loaded_in_4bit", False)), "a 4-bit model cannot be copied for the check"),
@@ -73,6 +73,13 @@ def _splits_samples(accelerator: Any) -> bool:
     layout = getattr(accelerator, "parallelism_config", None)
     sizes = (getattr(layout, name, 1) or 1 for name in ("cp_size", "sp_size", "tp_size"))
     return layout is not None and any(size > 1 for size in sizes)
+
+
+def _is_compiled(trainer: Trainer) -> bool:
+    modules = model_of(trainer).modules()
+    return bool(getattr(trainer.args, "torch_compile", False)) or any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None for module in modules
+    )
 
 
 def _trains_in_backward(trainer: Trainer) -> bool:

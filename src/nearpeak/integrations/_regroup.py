@@ -65,7 +65,9 @@ class Report:
 def regrouped(trainer: Trainer, *, bf16: bool = False, report: Report | None = None) -> Iterator[Report]:
     """Regroup what this trainer trains on inside the block; a trainer that is regrouped already is left alone."""
     if hasattr(trainer, MARK):
-        yield getattr(trainer, MARK).report
+        present = getattr(trainer, MARK).report
+        present.publish = present.publish or (report.publish if report else None)
+        yield present
         return
     regrouping = Regrouping(trainer, bf16=bf16, report=report or Report())
     regrouping.attach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ __all__ = ["HOOKS", "KIND", "install"]
 
 KIND = "applied"
 HOOKS = {"transformers.trainer": "nearpeak.integrations._unmodified:install"}
+
+
+# A script may train more than once in one process.
+_trainings = itertools.count()
 
 
 def install(module: ModuleType) -> None:
@@ -42,12 +47,12 @@ def _prepare() -> tuple[Any, Report]:
     """Import what needs torch only now that something trains."""
     from nearpeak.integrations.huggingface import Report, regrouped  # refuses versions it does not know
 
-    return regrouped, Report(publish=_publish)
+    return regrouped, Report(publish=functools.partial(_publish, next(_trainings)))
 
 
-def _publish(report: Report) -> None:
+def _publish(number: int, report: Report) -> None:
     """Rewritten with everything that is known: a script that dies later has still said what was applied."""
-    write_record(KIND, _content(report, [asdict(reason) for reason in report.reasons]))
+    write_record(KIND, _content(report, [asdict(reason) for reason in report.reasons]), number=number)
 
 
 def _content(report: Any, reasons: list[dict[str, Any]]) -> dict[str, Any]:
@@ -61,4 +66,4 @@ def _content(report: Any, reasons: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _keep(because: str) -> None:
     reason = {"choice": "micro_batching=fixed", "because": f"kept the script's own way: {because}", "evidence": {}}
-    write_record(KIND, _content(None, [reason]))
+    write_record(KIND, _content(None, [reason]), number=next(_trainings))

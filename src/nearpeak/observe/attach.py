@@ -58,8 +58,8 @@ def settings() -> dict[str, Any] | None:
     return None if text is None else json.loads(text)
 
 
-def write_record(kind: str, content: Mapping[str, Any]) -> None:
-    """Leave or replace this process's record of one kind; a reader never sees half of one."""
+def write_record(kind: str, content: Mapping[str, Any], *, number: int = 0) -> None:
+    """Leave or replace this process's record of one kind and number; a reader never sees half of one."""
     chosen = settings()
     if chosen is None:
         return
@@ -67,7 +67,7 @@ def write_record(kind: str, content: Mapping[str, Any]) -> None:
     folder = Path(chosen["records"])
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False) as file:
         json.dump(record, file)
-    os.replace(file.name, folder / f"{kind}-{os.getpid()}.json")
+    os.replace(file.name, folder / f"{kind}-{os.getpid()}-{number}.json")
 
 
 def _rank() -> int | None:
