@@ -12,20 +12,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nearpeak.errors import NearpeakError
     from nearpeak.job import Job
-    from nearpeak.plan import Plan, load_plan, save_plan
+    from nearpeak.plan import LoaderSettings, Plan, load_plan, save_plan
     from nearpeak.reason import Reason
     from nearpeak.train.run import Run
+    from nearpeak.train.step import Step
 
 __version__ = "0.1.0"
 
-__all__ = ["Job", "NearpeakError", "Plan", "Reason", "Run", "__version__", "load_plan", "save_plan"]
+__all__ = [
+    "Job",
+    "LoaderSettings",
+    "NearpeakError",
+    "Plan",
+    "Reason",
+    "Run",
+    "Step",
+    "__version__",
+    "load_plan",
+    "save_plan",
+]
 
 _HOMES = {
     "Job": "nearpeak.job",
+    "LoaderSettings": "nearpeak.plan",
     "NearpeakError": "nearpeak.errors",
     "Plan": "nearpeak.plan",
     "Reason": "nearpeak.reason",
     "Run": "nearpeak.train.run",
+    "Step": "nearpeak.train.step",
     "load_plan": "nearpeak.plan",
     "save_plan": "nearpeak.plan",
 }

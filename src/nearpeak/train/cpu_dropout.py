@@ -35,7 +35,7 @@ class _BitDropout(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (mask,) = ctx.saved_tensors
         return grad_outputs[0] * mask, None
 

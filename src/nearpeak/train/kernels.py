@@ -43,7 +43,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         rows, weight = ctx.saved_tensors
         gradient = grad_outputs[0].contiguous()
         for_rows = _onednn(gradient, weight.t()) if ctx.needs_input_grad[0] else None
