@@ -51,6 +51,12 @@ class NotEquivalentError(NearpeakError, AssertionError):
 class LossNotFiniteError(NearpeakError, ArithmeticError):
     """The loss of a window is NaN or infinite."""
 
+    def __init__(self, message: str, *, step: int | None = None, samples: tuple[int, ...] = ()):
+        """`step` counts from 0; `samples` are the dataset indices among which the cause is."""
+        super().__init__(message)
+        self.step = step
+        self.samples = samples
+
 
 class OutOfMemoryError(NearpeakError, MemoryError):
     """Not even one sample fits."""

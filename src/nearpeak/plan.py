@@ -122,9 +122,10 @@ def _is_toml(path: str | Path) -> bool:
 def _refuse_unknown(builtins: Any, path: str | Path) -> None:
     if not isinstance(builtins, dict):
         raise SettingError(f"{path}: not a plan: the file must hold a table of settings.")
-    unknown = sorted(set(builtins) - set(Plan.__slots__))
-    if unknown:
-        raise SettingError(f"{path}: unknown setting {unknown[0]!r}; a plan has {', '.join(Plan.__slots__)}.")
+    for table, kind, name in ((builtins, Plan, "a plan"), (builtins.get("loader", {}), LoaderSettings, "[loader]")):
+        unknown = sorted(set(table) - set(kind.__slots__))
+        if unknown:
+            raise SettingError(f"{path}: unknown setting {unknown[0]!r}; {name} has {', '.join(kind.__slots__)}.")
 
 
 def _without_none(value: Any) -> Any:

@@ -398,3 +398,62 @@ def test_trial_samples_are_spread_over_the_window():
     trial = choose.Trial(text_job(), torch.device("cpu"), [(list(range(40)), [(i, 0, i) for i in range(40)])])
     samples, refs = trial.first_samples()
     assert samples == [i * 3 for i in range(12)] and [ref[0] for ref in refs] == samples
+
+
+@pytest.mark.parametrize("job", [text_job(), point_job(37, epochs=2)], ids=["lengths known", "no lengths"])
+@settings(max_examples=15, deadline=None)
+@given(ranks=st.integers(1, 4), workers=st.integers(0, 1), micro=st.integers(1, 5), batch=st.integers(1, 12))
+def test_the_ranks_of_a_window_hold_it_exactly(job, ranks, workers, micro, batch):
+    """Each rank's loader, as a run builds it: together the ranks hold every window, each sample once."""
+    from dataclasses import replace
+
+    from nearpeak.job import job_steps
+    from nearpeak.train.loader import WindowLoader
+    from nearpeak.train.parallel import Ranks
+    from nearpeak.train.prepare import preparation_of
+    from nearpeak.train.run import _source_of
+
+    job = replace(job, global_batch=batch)
+    steps = job_steps(job).optimizer_steps
+    held: list[list[int]] = [[] for _ in range(steps)]
+    for rank in range(ranks):
+        source = _source_of(job, Ranks(rank, ranks))
+        preparation = preparation_of(job, "fixed", micro_batch=micro)
+        one = LoaderSettings(workers=workers if rank == 0 else 0)
+        with WindowLoader(source, preparation, first=0, last=steps, settings=one, seed=0) as loader:
+            for k, window in enumerate(loader):
+                held[k] += [ref[0] for part in window.micro_batches for ref in part.refs]
+                assert all(part.samples <= micro for part in window.micro_batches)
+    order = SampleOrder(len(job.data), batch)
+    assert [sorted(window) for window in held] == [sorted(order.window(k).indices) for k in range(steps)]
+
+
+def test_compiled_blocks_share_one_graph_for_all_lengths():
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    from nearpeak.train.kernels import apply_compile
+
+    model, data = classifier().eval(), texts(30, longest=40)
+    expected = [model(input_ids=torch.tensor([s["input_ids"]])).logits for s in data]
+    torch._dynamo.reset()
+    counters.clear()
+    undo, reason = apply_compile(model, "blocks", backend="eager")
+    for sample, logits in zip(data, expected, strict=True):
+        assert torch.allclose(model(input_ids=torch.tensor([sample["input_ids"]])).logits, logits, atol=1e-5)
+    assert len({len(s["input_ids"]) for s in data}) > 8
+    assert counters["stats"]["unique_graphs"] <= 2, "one for any length, and at most one more for a first shape"
+    undo()
+    assert (
+        all(block._compiled_call_impl is None for block in model.bert.encoder.layer)
+        and "share one graph" in reason.because
+    )
+
+
+def test_a_loss_that_is_not_finite_is_found_before_training():
+    model = classifier()
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight[texts(40)[0]["input_ids"][0]] = float("nan")
+    with pytest.raises(LossNotFiniteError) as caught:
+        Run(text_job(model=model, order="sequential", global_batch=40), Plan(loader=INLINE))
+    assert 0 in caught.value.samples and caught.value.step == 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nearpeak.errors import NearpeakError, NotEquivalentError, SettingError, UnsupportedError
+from nearpeak.errors import LossNotFiniteError, NearpeakError, NotEquivalentError, SettingError, UnsupportedError
 from nearpeak.job import Job
 from nearpeak.plan import Plan
 from nearpeak.reason import Reason
@@ -27,6 +27,7 @@ from nearpeak.train.packed import PackedAdapter, PackFormat
 from nearpeak.train.precision import bf16_is_native
 from nearpeak.train.prepare import Preparation, PreparedWindow, preparation_of
 from nearpeak.train.seeding import SampleRef
+from nearpeak.train.step import loss_not_finite
 from nearpeak.train.untraced import dropout_off, untraced
 
 __all__ = ["Settled", "Trial", "carry_out", "measure", "settle"]
@@ -167,7 +168,7 @@ def _check(trial: Trial, settled: Settled) -> tuple[str | None, Reason]:
             reference = _gradient(trial, alone(samples, refs), None)
             candidate = _gradient(trial, settled.preparation(samples, refs), settled.adapter)
     except (RuntimeError, TypeError, ValueError, IndexError, NearpeakError) as error:
-        if is_out_of_memory(error) or isinstance(error, SettingError):
+        if is_out_of_memory(error) or isinstance(error, SettingError | LossNotFiniteError):
             raise
         refusal = f"{choice} does not run on this model: {type(error).__name__}: {error}"
         return refusal, Reason(f"micro_batching≠{choice}", refusal)
@@ -190,7 +191,10 @@ def _gradient(trial: Trial, window: PreparedWindow, adapter: PackedAdapter | Non
     trial.job.model.train()
     trial.job.model.zero_grad(set_to_none=True)
     window = move(window, trial.device)
-    accumulate(trial.execution("fp32", adapter), window.micro_batches, units=window.units)
+    losses = accumulate(trial.execution("fp32", adapter), window.micro_batches, units=max(1, window.units))
+    if adapter is None and not all(bool(loss.isfinite()) for loss in losses):
+        # Nothing can be compared with it, and training would stop at it: say it now, with the samples.
+        raise loss_not_finite(0, float("nan"), losses, [micro.refs for micro in window.micro_batches])
     return gradients(trial.job.model)
 
 

@@ -181,7 +181,7 @@ def apply_attention(model: torch.nn.Module, choice: str) -> Undo:
     return lambda: switch(before)
 
 
-def apply_compile(model: torch.nn.Module, choice: str) -> tuple[Undo, Reason]:
+def apply_compile(model: torch.nn.Module, choice: str, backend: str = "inductor") -> tuple[Undo, Reason]:
     """Compile each block of the stack, once for all: they are alike, and sizes are symbols rather than constants."""
     if choice == "none":
         return lambda: None, Reason("compile=none", "Blocks run as they are.")
@@ -191,7 +191,7 @@ def apply_compile(model: torch.nn.Module, choice: str) -> tuple[Undo, Reason]:
             f"compile='blocks': {type(model).__name__} has no ModuleList of blocks; use compile='none'."
         )
     for block in found[1]:
-        block.compile(dynamic=True)
+        block.compile(dynamic=True, backend=backend)
     reason = Reason("compile=blocks", f"{len(found[1])} blocks of {found[0]} share one graph for every length.")
     return functools.partial(_uncompile, list(found[1])), reason
 

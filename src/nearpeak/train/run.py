@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -346,16 +346,26 @@ class _RankShare:
 
     def __init__(self, job: Job, order: SampleOrder, ranks: Ranks):
         self._job, self._order, self._ranks, self._end = job, order, ranks, stream_end(job)
-        # Only where looking at a sample costs nothing: reading a dataset for its lengths would read everything twice.
-        self._lengths = choose.preparation_of(job, "fixed").lengths if type(job.data) in (list, tuple) else None
+        self._lengths = _known_lengths(job)
 
     def __call__(self, index: int) -> list[SampleRef]:
         refs = _refs(self._order.window(index, self._end))
         if self._ranks.count == 1:
             return refs
-        lengths = None if self._lengths is None else self._lengths([self._job.data[ref[0]] for ref in refs])
+        lengths = None if self._lengths is None else self._lengths([ref[0] for ref in refs])
         mine = share(lengths, len(refs), self._ranks.count, choose.UNMEASURED)[self._ranks.rank]
         return [refs[i] for i in mine]
+
+
+def _known_lengths(job: Job) -> Callable[[list[int]], list[int] | None] | None:
+    """Lengths by dataset index, only where they cost nothing: reading samples for them would read everything twice."""
+    own = getattr(job.data, "lengths", None)
+    if own is not None and hasattr(own, "__getitem__") and len(own) == len(job.data):
+        return lambda indices: [int(own[i]) for i in indices]
+    if type(job.data) in (list, tuple):
+        measure = choose.preparation_of(job, "fixed").lengths
+        return lambda indices: measure([job.data[i] for i in indices])
+    return None
 
 
 def _refs(window: Window) -> list[SampleRef]:

@@ -90,15 +90,19 @@ class LossWatch:
         while self._pending and (wait or self._pending[0][1].is_here):
             step, loss, losses, refs = self._pending.pop(0)
             if not math.isfinite(loss.read()):
-                raise LossNotFiniteError(_not_finite(step, loss.read(), losses, refs))
+                raise loss_not_finite(step, loss.read(), losses, refs)
 
 
-def _not_finite(step: int, loss: float, losses: list[torch.Tensor], refs: Sequence[tuple[SampleRef, ...]]) -> str:
+def loss_not_finite(
+    step: int, loss: float, losses: Sequence[torch.Tensor], refs: Sequence[tuple[SampleRef, ...]]
+) -> LossNotFiniteError:
+    """The error that names the samples of the micro-batches whose own loss is not finite."""
     bad = [members for value, members in zip(losses, refs, strict=True) if not math.isfinite(float(value))]
     indices = sorted({ref[0] for members in bad for ref in members})
     shown = ", ".join(map(str, indices[:20])) + (", …" if len(indices) > 20 else "")
     where = f"among the samples with dataset index {shown}" if bad else "on another rank"
-    return (
+    message = (
         f"The loss of optimizer step {step} is {loss}: {where}. Look for labels out of range or empty samples; else "
         "lower the learning rate, clip the gradient (Job(clip_norm=1.0)) or use precision='fp32'."
     )
+    return LossNotFiniteError(message, step=step, samples=tuple(indices))
