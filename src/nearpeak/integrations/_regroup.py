@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -172,7 +171,7 @@ class Regrouping:
             self._parts = micro_batches(self._batches, method, self._budget())
         except Exception as error:  # noqa: BLE001  part of the one boundary: see _checked
             self.method = None
-            self._keep(_warned("a window could not be cut", error))
+            self._keep(_fault("a window could not be cut", error))
             return False
         self.report.regrouped += 1
         self.report.own_tokens += sum(batch["input_ids"].numel() for batch in self._batches)
@@ -218,7 +217,7 @@ class Regrouping:
         try:
             return check.run(wanted, bf16)
         except Exception as error:  # noqa: BLE001  the one boundary
-            return [Trial("partition", because=_warned("the check failed", error))]
+            return [Trial("partition", because=_fault("the check failed", error))]
         finally:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -304,11 +303,9 @@ def _multiplied_by(trainer: Trainer, batches: int, items: Any) -> dict[str, tupl
     return found
 
 
-def _warned(what: str, error: Exception) -> str:
-    """A fault of ours, told once and recorded; the training goes on."""
-    text = f"{what}: {type(error).__name__}: {error}"[:300]
-    warnings.warn(f"nearpeak: {text}", RuntimeWarning, stacklevel=3)
-    return text
+def _fault(what: str, error: Exception) -> str:
+    """What the log and the record say of it. No `warnings.warn`: a script may turn warnings into errors."""
+    return f"{what}: {type(error).__name__}: {error}"[:300]
 
 
 def _failure(check: Check, trials: list[Trial]) -> str:
