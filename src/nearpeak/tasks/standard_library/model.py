@@ -33,7 +33,7 @@ def make_model(vocabulary: int, classes: int, *, layers: int, hidden: int, seed:
         num_attention_heads=max(1, hidden // WIDTH_OF_HEAD),
         intermediate_size=4 * hidden,
         max_position_embeddings=MOST_TOKENS,
-        num_labels=classes,
+        id2label={label: str(label) for label in range(classes)},
         initializer_range=SPREAD_OF_WEIGHTS,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,

@@ -25,7 +25,9 @@ from nearpeak.errors import DataError
 __all__ = ["MASK", "Corpus", "Snippet", "read_corpus", "standard_library_path"]
 
 MASK = "[MODULE]"
-SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"})
+SKIPPED_FOLDERS = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
+)
 # Packaged apart by some distributions, gone from later Pythons, or tables instead of text: with them, the classes
 # would depend on who built the interpreter.
 SKIPPED_MODULES = frozenset(
@@ -132,9 +134,10 @@ def _python_files(root: Path) -> Iterator[tuple[str, Path]]:
     """(name relative to the library, path) of every file with text worth learning from, sorted by name."""
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
-        if SKIPPED_FOLDERS.isdisjoint(parts) and _top_level(parts[0]) not in SKIPPED_MODULES:
-            if len(parts) == 1 or (root / parts[0] / "__init__.py").is_file():  # a package, not a build folder
-                yield "/".join(parts), path
+        skipped = not SKIPPED_FOLDERS.isdisjoint(parts) or _top_level(parts[0]) in SKIPPED_MODULES
+        is_module = len(parts) == 1 or (root / parts[0] / "__init__.py").is_file()  # a package, not a build folder
+        if is_module and not skipped:
+            yield "/".join(parts), path
 
 
 def _top_level(name: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from nearpeak.tasks.standard_library.snippets import MASK
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -12,7 +14,7 @@ __all__ = ["MOST_TOKENS", "VOCABULARY", "train_tokenizer"]
 
 VOCABULARY = 8_000
 MOST_TOKENS = 512
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MODULE]"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK]
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:

@@ -19,7 +19,7 @@ __all__ = ["ACCUMULATION", "BATCH", "GLOBAL_BATCH", "make_optimizer", "tutorial_
 BATCH = 8
 ACCUMULATION = 4
 GLOBAL_BATCH = BATCH * ACCUMULATION
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 7e-4
 WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
 WARM_UP_STEPS = 20
@@ -41,7 +41,13 @@ def warm_up_then_fall(optimizer: Optimizer, optimizer_steps: int) -> Any:
 
 
 def tutorial_steps(
-    model: Any, samples: Sequence[dict[str, Any]], order: Sequence[int], tokenizer: Any, *, padding: str, optimizer_steps: int
+    model: Any,
+    samples: Sequence[dict[str, Any]],
+    order: Sequence[int],
+    tokenizer: Any,
+    *,
+    padding: str,
+    optimizer_steps: int,
 ) -> Iterator[float]:
     """Train on the samples in the order given; the loss of each optimizer step, after it was made."""
     from torch.nn.utils import clip_grad_norm_
