@@ -18,9 +18,11 @@ from nearpeak.integrations._obstacles import model_of
 from nearpeak.integrations._untouched import restore_dropout, untouched
 from nearpeak.integrations._weights import Kind, Measured, measure_kind
 from nearpeak.integrations._window import Method, MicroBatch, TrainingStep, budget_of, execute, micro_batches
+from nearpeak.reason import Reason
 from nearpeak.train.batches import concat_batches, real_lengths, take_rows, trim
 from nearpeak.train.cost import CostModel, fit_cost, probe_shapes
 from nearpeak.train.equivalence import Deviation, compare_gradients, gradients, holds
+from nearpeak.train.kernels import apply_kernels, fastest_kernels
 from nearpeak.train.packed import PackedAdapter
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class Check:
         self.budget = budget_of(batches)
         self.measured = Measured(None, "nothing was measured")
         self.reference_ms = 0.0
+        self.kernel_reasons: list[Reason] = []
 
     def run(
         self, wanted: Sequence[Method] = (), bf16: Callable[[], contextlib.AbstractContextManager[None]] | None = None
@@ -86,8 +89,9 @@ class Check:
         if kind is None:
             return []
         adapter, _ = PackedAdapter.find(self.clone)
-        packed = [Method("packed", kind, shifted, adapter=adapter)] if adapter else []
-        return [*packed, Method("partition", kind, shifted)]
+        kernels, self.kernel_reasons = fastest_kernels(self.model, self.trainer.args.device)
+        packed = [Method("packed", kind, shifted, adapter=adapter, kernels=kernels)] if adapter else []
+        return [*packed, Method("partition", kind, shifted, kernels=kernels)]
 
     def _loss(self, batch: Mapping[str, Any], items: Any) -> float:
         """The user's own loss of some rows, as their step returns it."""
@@ -139,7 +143,11 @@ class Check:
     def _regrouped(self, method: Method) -> float:
         adapter = PackedAdapter.find(self.clone)[0] if method.adapter else None
         self.clone.zero_grad(set_to_none=True)
-        return self._execute(micro_batches(self.batches, replace(method, adapter=adapter), self.budget))
+        undo = apply_kernels(self.clone, method.kernels)
+        try:
+            return self._execute(micro_batches(self.batches, replace(method, adapter=adapter), self.budget))
+        finally:
+            undo()
 
     def _execute(self, parts: Sequence[MicroBatch]) -> float:
         return float(execute(self.trainer, self.step, self.clone, parts, self.items))

@@ -21,6 +21,7 @@ from nearpeak.integrations._check import Check, Trial
 from nearpeak.integrations._obstacles import model_of, obstacle_in_trainer, obstacle_in_window, overridden
 from nearpeak.integrations._window import Method, MicroBatch, budget_of, execute, micro_batches
 from nearpeak.reason import Reason
+from nearpeak.train.kernels import apply_kernels
 from nearpeak.train.packed import PackedAdapter
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Regrouping:
         self._parts: list[MicroBatch] = []
         self._largest_batch, self._budget_size = 0, None
         self._trimming_checked = False
+        self._take_off_kernels: Callable[[], None] = lambda: None
         self._own = {name: getattr(trainer, name) for name in ("get_batch_samples", "training_step", "compute_loss")}
         self._shadowed = {name: vars(trainer)[name] for name in self._own if name in vars(trainer)}
 
@@ -102,6 +104,7 @@ class Regrouping:
 
     def detach(self) -> None:
         """Take them away again."""
+        self._take_off_kernels()
         for name in (*self._own, MARK):
             vars(self.trainer).pop(name, None)
         vars(self.trainer).update(self._shadowed)
@@ -207,8 +210,10 @@ class Regrouping:
         best = min(holding, key=lambda trial: trial.window_ms)
         assert best.method is not None
         self.method = self._on_model(best.method)
+        self._take_off_kernels = apply_kernels(model_of(self.trainer), best.method.kernels)
         self._trimming_checked = _has_padding(self._batches)
         self._say_regrouped(check, best, trials)
+        self.report.reasons += check.kernel_reasons
         self._name_quirk(best.method, items)
 
     def _checked(self, check: Check, wanted: Sequence[Method] = ()) -> list[Trial]:

@@ -13,16 +13,14 @@ from nearpeak.integrations._obstacles import lengths_of
 from nearpeak.integrations._weights import Kind, Weights, weights_of
 from nearpeak.train.batches import concat_batches, take_rows
 from nearpeak.train.cost import UNMEASURED, CostModel
-from nearpeak.train.packed import UNDERSTOOD, PackedAdapter
+from nearpeak.train.kernels import Kernels
+from nearpeak.train.packed import PackedAdapter
 from nearpeak.train.windows import pack, partition
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
 __all__ = ["Method", "MicroBatch", "budget_of", "execute", "micro_batches"]
-
-# transformers' Trainer hands it through the whole model, down to each attention call; it says nothing about attention.
-UNDERSTOOD.add("num_items_in_batch")
 
 TrainingStep = Callable[..., torch.Tensor]
 """The user's own: (model, inputs, num_items_in_batch) → loss, with the gradients added."""
@@ -38,6 +36,7 @@ class Method:
     """Whether labels are shifted by one token before they are counted."""
     cost: CostModel = UNMEASURED
     adapter: PackedAdapter | None = None
+    kernels: Kernels = field(default_factory=Kernels)
 
 
 @dataclass(slots=True)

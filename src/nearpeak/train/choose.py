@@ -22,7 +22,7 @@ from nearpeak.train.accumulate import Execution, accumulate
 from nearpeak.train.cost import UNMEASURED, CostModel, fit_cost, probe_shapes
 from nearpeak.train.device import is_out_of_memory, move
 from nearpeak.train.equivalence import compare_gradients, couples_samples, gradients, holds
-from nearpeak.train.kernels import apply_dropout, apply_matmul, fastest_dropout, fastest_matmul
+from nearpeak.train.kernels import Kernels, apply_kernels, fastest_kernels
 from nearpeak.train.packed import PackedAdapter, PackFormat
 from nearpeak.train.precision import bf16_is_native
 from nearpeak.train.prepare import Preparation, PreparedWindow, preparation_of
@@ -203,10 +203,8 @@ def measure(trial: Trial, allow: Sequence[str] = ()) -> Plan:
     plan = Plan()
     if trial.device.type == "cpu":
         plan = _with_reason(plan, *_best_threads(trial))
-        matmul, reason = fastest_matmul(trial.job.model, trial.device)
-        plan = replace(plan, matmul=matmul, reasons=(*plan.reasons, reason))
-        dropout, reason = fastest_dropout(trial.job.model)
-        plan = replace(plan, dropout=dropout, reasons=(*plan.reasons, reason))
+        kernels, reasons = fastest_kernels(trial.job.model, trial.device)
+        plan = replace(plan, matmul=kernels.matmul, dropout=kernels.dropout, reasons=(*plan.reasons, *reasons))
     settled = settle(trial, plan)
     if settled.plan.micro_batching == "partition":
         settled = _with_measured_cost(trial, settled)
@@ -323,7 +321,7 @@ def _difference(best: Plan, candidate: Plan) -> str:
 def _window_ms(trial: Trial, settled: Settled, windows: Sequence[PreparedWindow]) -> float:
     """Forward and backward of some windows, in ms, without a trace."""
     execution = trial.execution(settled.plan.precision, settled.adapter)
-    undo = (apply_matmul(trial.job.model, settled.plan.matmul), apply_dropout(trial.job.model, settled.plan.dropout))
+    undo = apply_kernels(trial.job.model, Kernels(settled.plan.matmul, settled.plan.dropout))
     before = torch.get_num_threads()
     torch.set_num_threads(settled.plan.threads or before)
     try:
@@ -335,8 +333,7 @@ def _window_ms(trial: Trial, settled: Settled, windows: Sequence[PreparedWindow]
             return _timed_ms(lambda: _run(execution, moved), clock)
     finally:
         torch.set_num_threads(before)
-        for taken_off in undo:
-            taken_off()
+        undo()
 
 
 def _run(execution: Execution, windows: Sequence[PreparedWindow]) -> None:

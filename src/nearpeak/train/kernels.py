@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -17,17 +18,29 @@ from nearpeak.train.packed import find_blocks
 from nearpeak.train.untraced import random_state_kept
 
 __all__ = [
+    "Kernels",
     "OneDnnLinear",
     "apply_attention",
     "apply_compile",
     "apply_dropout",
+    "apply_kernels",
     "apply_matmul",
     "fastest_dropout",
+    "fastest_kernels",
     "fastest_matmul",
     "fuse_optimizer",
 ]
 
 Undo = Callable[[], None]
+
+
+class Kernels(NamedTuple):
+    """What replaces torch's own kernels on CPUs."""
+
+    matmul: str = "keep"
+    dropout: str = "keep"
+
+
 WORTH_IT = 1.1
 """A kernel must be this much faster to be worth leaving torch's own."""
 
@@ -84,6 +97,23 @@ def apply_dropout(model: torch.nn.Module, choice: str) -> Undo:
     for module in changed:
         module.__class__ = BitDropout
     return functools.partial(_set_class, changed, torch.nn.Dropout)
+
+
+def apply_kernels(model: torch.nn.Module, kernels: Kernels) -> Undo:
+    """Both at once; the result takes both off again."""
+    applied = contextlib.ExitStack()
+    applied.callback(apply_matmul(model, kernels.matmul))
+    applied.callback(apply_dropout(model, kernels.dropout))
+    return applied.close
+
+
+def fastest_kernels(model: torch.nn.Module, device: torch.device) -> tuple[Kernels, list[Reason]]:
+    """What measures faster here, with the measurements; torch's own everywhere but on CPUs."""
+    if device.type != "cpu":
+        return Kernels(), []
+    matmul, matmul_reason = fastest_matmul(model, device)
+    dropout, dropout_reason = fastest_dropout(model)
+    return Kernels(matmul, dropout), [matmul_reason, dropout_reason]
 
 
 def _set_class(modules: Sequence[torch.nn.Module], kind: type[torch.nn.Module]) -> None:

@@ -37,6 +37,7 @@ UNDERSTOOD = {
     "position_ids",
     "use_cache",
     "output_attentions",
+    "num_items_in_batch",  # transformers' Trainer hands it through the whole model; it says nothing about attention
 }
 
 # The attention function is called by the model's layers with no way to pass an object to it that every model hands on,

@@ -25,7 +25,7 @@ from nearpeak.train import choose
 from nearpeak.train.accumulate import Execution, accumulate
 from nearpeak.train.device import choose_device, is_out_of_memory, prefetch, release_memory
 from nearpeak.train.equivalence import couples_samples
-from nearpeak.train.kernels import apply_attention, apply_compile, apply_dropout, apply_matmul, fuse_optimizer
+from nearpeak.train.kernels import Kernels, apply_attention, apply_compile, apply_kernels, fuse_optimizer
 from nearpeak.train.loader import IterableSource, MapSource, WindowLoader, WindowSource
 from nearpeak.train.order import SampleOrder, order_of, stream_end
 from nearpeak.train.parallel import GradientReducer, Ranks, agree, join_ranks, same_start
@@ -141,8 +141,7 @@ class Run:
         applied.callback(torch.set_num_threads, before)
         torch.set_num_threads(self.plan.threads or before)
         applied.enter_context(tf32(self.plan.precision == "tf32"))
-        applied.callback(apply_matmul(self.model, self.plan.matmul))
-        applied.callback(apply_dropout(self.model, self.plan.dropout))
+        applied.callback(apply_kernels(self.model, Kernels(self.plan.matmul, self.plan.dropout)))
         applied.callback(apply_attention(self.model, self.plan.attention))
         undo, reason = apply_recompute(self.model, self.plan.recompute, self.plan.recompute_every)
         applied.callback(undo)
