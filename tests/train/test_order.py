@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nearpeak.errors import SettingError
 from nearpeak.job import REMAINDERS, count_steps
-from nearpeak.train.order import SampleOrder, epoch_permutation
+from nearpeak.train.order import Origin, SampleOrder, epoch_permutation
 
 sizes = st.integers(1, 60)
 remainders = st.sampled_from(sorted(REMAINDERS))
@@ -40,7 +40,8 @@ def test_windows_are_consecutive_runs_of_the_stream(samples: int, batch: int, ep
     position = 0
     for window in windows:
         assert window.first_position == position
-        assert window.indices == tuple(order.sample_at(position + i) for i in range(len(window.indices)))
+        places = [divmod(position + i, samples) for i in range(len(window.indices))]
+        assert window.indices == tuple(order.sample_at(*place) for place in places)
         position += len(window.indices)
     assert position == samples * epochs
 
@@ -76,3 +77,28 @@ def test_order_depends_on_seed_and_epoch_only():
 
 def test_sequential_order():
     assert SampleOrder(5, 2, order="sequential").window(1).indices == (2, 3)
+
+
+@given(
+    samples=sizes,
+    batch=sizes,
+    new_batch=sizes,
+    epochs=st.integers(1, 3),
+    remainder=st.sampled_from(["short", "carry"]),
+    data=st.data(),
+)
+def test_a_changed_global_batch_goes_on_at_the_next_sample(samples, batch, new_batch, epochs, remainder, data):
+    """Windows of one size up to a step, of another from there: no sample lost, none repeated."""
+    end = epochs * samples
+    before = SampleOrder(samples, batch, remainder=remainder)
+    steps = count_steps(samples, batch, epochs, remainder).optimizer_steps
+    change = data.draw(st.integers(0, steps - 1))
+    epoch, offset = divmod(before.position_of(change), samples)
+    after = SampleOrder(samples, new_batch, remainder=remainder, origin=Origin(change, epoch, offset))
+    windows = [before.window(k, end) for k in range(change)]
+    step = change
+    while after.position_of(step) < end:
+        windows.append(after.window(step, end))
+        step += 1
+    seen = Counter(pair for w in windows for pair in zip(w.epochs, w.indices, strict=True))
+    assert set(seen.values()) == {1} and len(seen) == end
