@@ -7,6 +7,8 @@ NearpeakError
 ├── NotEquivalentError    two executions that must learn the same do not (names the deviation)
 ├── LossNotFiniteError    the loss of a window is NaN or infinite (names the window and its samples)
 ├── OutOfMemoryError      a single sample does not fit on the device under any micro-batching
+├── StorageError          a checkpoint cannot be written or read (names the folder, why, and what is still whole)
+├── ResumeError           a saved state does not fit this job (names what differs and what would make it fit)
 └── UnsupportedError      this model, version or machine cannot do what was asked (names what can)
 """
 
@@ -19,7 +21,9 @@ __all__ = [
     "NearpeakError",
     "NotEquivalentError",
     "OutOfMemoryError",
+    "ResumeError",
     "SettingError",
+    "StorageError",
     "UnsupportedError",
 ]
 
@@ -60,6 +64,14 @@ class LossNotFiniteError(NearpeakError, ArithmeticError):
 
 class OutOfMemoryError(NearpeakError, MemoryError):
     """Not even one sample fits."""
+
+
+class StorageError(NearpeakError):
+    """A checkpoint cannot be written or read."""
+
+
+class ResumeError(NearpeakError):
+    """A saved state does not fit the job that would go on from it."""
 
 
 class UnsupportedError(NearpeakError, NotImplementedError):
