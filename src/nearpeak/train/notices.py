@@ -95,6 +95,14 @@ def read_time(text: str) -> float:
     return time.monotonic() + (moment.timestamp() - time.time())
 
 
+def _deadline(text: object) -> float | None:
+    """A date that cannot be read must not hide the notice it belongs to."""
+    try:
+        return read_time(str(text))
+    except (ValueError, OverflowError):
+        return None
+
+
 def _expected(answer: Answer, statuses: Iterable[int], what: str) -> Answer:
     if answer.status not in statuses:
         raise ValueError(f"{what}: the server answered {answer.status} ({answer.text[:80]!r})")
@@ -141,9 +149,10 @@ class AwsSource:
         self._server.cut()
 
     def _interruption(self, found: Mapping[str, Any]) -> Notice:
-        action, when = str(found.get("action", "interrupt")), found.get("time")
-        deadline = read_time(when) if isinstance(when, str) else None
-        return Notice(self.name, action, f"EC2 will {action} this spot instance at {when}", deadline)
+        action, when = found.get("action"), found.get("time")
+        if action not in ("hibernate", "stop", "terminate"):
+            raise ValueError(f"spot/instance-action names no known action: {str(found)[:80]}")
+        return Notice(self.name, action, f"EC2 will {action} this spot instance at {when}", _deadline(when))
 
     def _get(self, path: str) -> str | None:
         """The item, or None where there is none (404)."""
@@ -251,6 +260,8 @@ class AzureSource:
     def _events(self, server: MetadataServer, wait_s: float) -> list[Mapping[str, Any]]:
         answer = server.ask("GET", self.EVENTS, dict(self.HEADER), wait_s=wait_s)
         found = _object(_expected(answer, (200,), "Scheduled Events").text).get("Events", [])
+        if not all(isinstance(event["EventType"], str) for event in found):
+            raise ValueError(f"Scheduled Events without a type: {str(found)[:80]}")
         events = [event for event in found if event["EventType"] not in self.SURVIVED]
         return [event for event in events if self._is_mine(event, server)]
 
@@ -263,11 +274,11 @@ class AzureSource:
         return not resources or not self._machine or self._machine in resources
 
     def _notice(self, event: Mapping[str, Any]) -> Notice:
-        kind, status, when = str(event["EventType"]), str(event.get("EventStatus", "")), event.get("NotBefore")
-        deadline = read_time(when) if isinstance(when, str) and when.strip() else None  # blank once it started
-        is_near = deadline is None or deadline - time.monotonic() <= NEAR_S
+        kind, when = event["EventType"], event.get("NotBefore")
+        deadline = _deadline(when)  # blank once the event started
+        is_near = deadline is not None and deadline - time.monotonic() <= NEAR_S
         message = f"Azure has scheduled {kind} of this machine" + (f" not before {when}" if deadline else "")
-        stop = kind == "Preempt" or status == "Started" or is_near
+        stop = kind == "Preempt" or event.get("EventStatus") == "Started" or is_near
         return Notice(self.name, kind, message, deadline, stop)
 
 

@@ -50,8 +50,8 @@ PREEMPTED_EXIT_CODE = 75
 Not 0: Kubernetes (restartPolicy: OnFailure), torchrun and Ray would take the job for finished. Not 1 or 2: a script
 must be able to tell "start me again" from a mistake, which would come back for ever. Not above 128: that would say that
 a signal killed the process before it could save. Slurm requeues by itself what it preempted, and what ends with a code
-that its administrator listed in RequeueExit; else the batch script calls `scontrol requeue`. torchrun restarts its workers after any failure as long as it has restarts left,
-and itself exits with 1 whatever they said.
+that its administrator listed in RequeueExit; else the batch script calls `scontrol requeue`. torchrun restarts its
+workers after any failure as long as it has restarts left, and itself exits with 1 whatever they said.
 """
 
 ENDPOINTS = {
@@ -223,9 +223,8 @@ class Notices:
             return None
 
     def _tell_failure(self, source: Source, error: Exception) -> None:
-        because = f"{type(error).__name__}: {error}. It is asked again, without further words." + HINTS.get(
-            source.name, ""
-        )
+        hint = HINTS.get(source.name, "")
+        because = f"{type(error).__name__}: {error}. It is asked again, without further words.{hint}"
         self.reasons.append(Reason(f"notices.{source.name}=failing", because))
         # No `warnings.warn`: a script may turn warnings into errors.
         logger.warning("notices of preemption from %s: %s", source.name, because)
