@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nearpeak.errors import SettingError, StorageError
 from nearpeak.train.durable import (
@@ -50,6 +50,7 @@ __all__ = [
     "Skipped",
     "hand_in",
     "read_manifest",
+    "refuse",
     "wait_published",
 ]
 
@@ -367,20 +368,21 @@ class Draft:
     # -- several ranks -------------------------------------------------------------------------------------------------
 
     def gather(self, ranks: Collection[int], *, timeout_s: float) -> dict[str, FileRecord]:
-        """What the other ranks wrote, once all have said so with `hand_in`: through the folder, so that a dead rank
-        hangs nobody."""
-        deadline, records, waiting = time.monotonic() + timeout_s, {}, set(ranks)
+        """What the other ranks wrote, once all have handed it in; a rank that died hangs nobody beyond the timeout.
+
+        It goes through the folder, not through a collective: those belong to the training, and a thread must not
+        run one between the training's own.
+        """
+        deadline, records, waiting = time.monotonic() + timeout_s, dict[str, FileRecord](), set(ranks)
         while waiting:
             for rank in sorted(waiting):
                 part = self.path / _part_name(rank)
                 if part.exists():
-                    handed = json.loads(part.read_bytes())
-                    records |= {name: FileRecord(**record) for name, record in handed.items()}
-                    part.unlink()
+                    records |= _handed_in(part, rank)
                     waiting.discard(rank)
             if waiting and time.monotonic() > deadline:
                 missing = ", ".join(map(str, sorted(waiting)))
-                raise StorageError(f"{self.path.parent}: no part of rank {missing} within {timeout_s:g} s: not saved.")
+                raise StorageError(f"{self.path.parent}: rank {missing} wrote nothing in {timeout_s:g} s: not saved.")
             time.sleep(POLL_S if waiting else 0)
         return records
 
@@ -388,10 +390,27 @@ class Draft:
 def hand_in(draft: Path, rank: int, records: Mapping[str, FileRecord]) -> None:
     """Say on another rank that its files are in the draft and durable."""
     sync_tree(draft, list(records))
+    _leave_part(draft, rank, {"records": {name: dataclasses.asdict(record) for name, record in records.items()}})
+
+
+def refuse(draft: Path, rank: int, why: str) -> None:
+    """Say on another rank that its files will not come, so that the first does not wait for them."""
+    with contextlib.suppress(OSError):  # no room even for this: the first rank waits until its timeout
+        _leave_part(draft, rank, {"refused": why})
+
+
+def _leave_part(draft: Path, rank: int, content: dict[str, Any]) -> None:
     part = draft / _part_name(rank)
-    waiting = part.with_suffix(".part")
-    waiting.write_text(json.dumps({name: dataclasses.asdict(record) for name, record in records.items()}))
-    os.rename(waiting, part)
+    part.with_suffix(".part").write_text(json.dumps(content))
+    os.rename(part.with_suffix(".part"), part)
+
+
+def _handed_in(part: Path, rank: int) -> dict[str, FileRecord]:
+    content = json.loads(part.read_bytes())
+    if "refused" in content:
+        raise StorageError(f"rank {rank} could not save: {content['refused']}")
+    part.unlink()
+    return {name: FileRecord(**record) for name, record in content["records"].items()}
 
 
 def wait_published(draft: Path, *, timeout_s: float) -> None:
