@@ -53,6 +53,21 @@ def forked_child(number: int, prepare: Callable[[], None] = lambda: None) -> Cal
     return scenario
 
 
+def helper_asked_again() -> None:
+    child = os.fork()
+    if child == 0:
+        ignore_stop_signals()
+        time.sleep(30)
+        os._exit(0)
+    time.sleep(0.2)
+    os.kill(child, signal.SIGTERM)
+    time.sleep(LATER_S)
+    assert os.waitpid(child, os.WNOHANG) == (0, 0), "the first time is not meant for it"
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    os._exit(0)
+
+
 def after_closing() -> None:
     with Notices(["signals"]):
         pass
@@ -73,6 +88,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "forked child, SIGTERM": forked_child(signal.SIGTERM),
     "forked child, SIGUSR1": forked_child(signal.SIGUSR1),
     "helper that ignores, SIGTERM": forked_child(signal.SIGTERM, ignore_stop_signals),
+    "helper that ignores, asked again": helper_asked_again,
     "after closing": after_closing,
     "leaving": leaving,
 }

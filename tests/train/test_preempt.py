@@ -516,6 +516,7 @@ def test_signals_that_end_processes(tmp_path):
         "forked child, SIGTERM": -signal.SIGTERM,
         "forked child, SIGUSR1": 0,
         "helper that ignores, SIGTERM": 0,
+        "helper that ignores, asked again": 0,
         "after closing": -signal.SIGTERM,
         "leaving": PREEMPTED_EXIT_CODE,
     }

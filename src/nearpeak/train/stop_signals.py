@@ -24,6 +24,8 @@ __all__ = ["StopSignals", "ignore_stop_signals"]
 
 SAME_REQUEST_S = 2.0
 """Slurm signals every process of a step and torchrun passes on what it gets: within this time, twice means once."""
+OUTLIVE_S = 60
+"""More than anybody grants between a group's SIGTERM and its SIGKILL."""
 MESSAGES = {
     signal.SIGTERM: "somebody asked this process to end",
     signal.SIGUSR1: "the job's time is nearly up, or its machines are wanted",
@@ -97,10 +99,20 @@ def ignore_stop_signals() -> None:
     """For helpers of the training process (loader workers): to be called in each of them, first thing.
 
     torchrun and Slurm signal whole process groups. A worker that died of it would fail the very step after which the
-    run saves. Workers end when the training process does, and whoever started them can still SIGKILL them.
+    run saves. A second request, or `OUTLIVE_S`, still ends it, so that nobody waits for a helper that hangs. Not by
+    SIG_IGN: programs that a dataset starts would inherit it.
     """
+    asked_at: list[float] = []
+
+    def received(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            asked_at.append(time.monotonic())
+            signal.alarm(OUTLIVE_S)
+            if asked_at[-1] - asked_at[0] > SAME_REQUEST_S:
+                _die_of(number)
+
     for number in STOPPING:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, received)
 
 
 def _received_by_child(number: int) -> None:
