@@ -69,6 +69,9 @@ class Plan:
     cost_terms: tuple[float, float, float] | None = None
     """Launch, token and square-of-length cost (ms) that `partition` minimises; None measures them, or takes ratios that
     hold on most machines. Kept in the plan, so that the same plan makes the same micro-batches again."""
+    checkpoint_every: int | Literal["auto"] = "auto"
+    """Optimizer steps between two checkpoints, where a run keeps any; `auto` weighs their cost against lost work."""
+    checkpoints_kept: int = 2
     threads: int | None = None
     """CPU threads of the training process; None keeps torch's setting."""
     loader: LoaderSettings = field(default_factory=LoaderSettings)
@@ -79,9 +82,9 @@ class Plan:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise SettingError(f"Plan({name}={getattr(self, name)!r}): must be one of {', '.join(allowed)}.")
-        for name in ("micro_batch", "micro_batch_tokens", "threads"):
+        for name in ("micro_batch", "micro_batch_tokens", "threads", "checkpoint_every", "checkpoints_kept"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and value != "auto" and (not isinstance(value, int) or value < 1):
                 raise SettingError(f"Plan({name}={value!r}): must be a whole number of at least 1, or left out.")
         if self.micro_batching == "fixed" and self.micro_batch is None:
             raise SettingError("Plan(micro_batching='fixed') needs micro_batch: the samples of one micro-batch.")

@@ -15,7 +15,7 @@ from nearpeak.job import Job, Window, count_steps, sample_count
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Origin", "SampleOrder", "epoch_permutation", "order_of", "stream_end"]
+__all__ = ["Origin", "SampleOrder", "epoch_permutation", "order_of", "steps_from", "stream_end"]
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from nearpeak.errors import LossNotFiniteError, NearpeakError, OutOfMemoryError
-from nearpeak.job import Job, Window, job_steps
+from nearpeak.job import Job, StepCount, Window, job_steps
 from nearpeak.plan import Plan, load_plan
 from nearpeak.reason import Reason
 from nearpeak.train import choose
@@ -27,18 +27,22 @@ from nearpeak.train.device import choose_device, is_out_of_memory, prefetch, rel
 from nearpeak.train.equivalence import couples_samples
 from nearpeak.train.kernels import Kernels, apply_attention, apply_compile, apply_kernels, fuse_optimizer
 from nearpeak.train.loader import IterableSource, MapSource, WindowLoader, WindowSource
-from nearpeak.train.order import SampleOrder, order_of, stream_end
+from nearpeak.train.order import Origin, SampleOrder, order_of, steps_from, stream_end
 from nearpeak.train.parallel import GradientReducer, Ranks, agree, join_ranks, same_start
 from nearpeak.train.precision import LossScaler, all_finite, check_precision, tf32
 from nearpeak.train.prepare import MicroBatch, PreparedWindow, split_micro_batch
 from nearpeak.train.recompute import apply_recompute
 from nearpeak.train.seeding import SampleRef, sample_seed
+from nearpeak.train.state import Checkpoints, Keeper
 from nearpeak.train.step import LateFigure, LossWatch, Step
 from nearpeak.train.untraced import seeded_step
 from nearpeak.train.windows import share
 from nearpeak.train.workers import WorkerTuner
 
-__all__ = ["Run", "Step"]
+__all__ = ["Checkpoints", "Run", "Step"]
+
+Figure = int | float | torch.Tensor
+"""A number, on the host or (where reading it would make the host wait) on the device."""
 
 STEP_STREAM = 0x57E9
 """Keeps the random numbers of steps (dropout) apart from those of samples."""
@@ -55,17 +59,23 @@ class Run:
         *,
         device: str | None = None,
         allow: tuple[str, ...] = (),
-        first_step: int = 0,
+        checkpoints: Checkpoints | str | Path | None = None,
     ):
-        """`plan` is a Plan, a file, or "auto": measure before step 0; `allow=("bf16",)` lets it change rounding."""
-        self.job, self.count = job, job_steps(job)
+        """`plan` is a Plan, a file, or "auto": measure before step 0; `allow=("bf16",)` lets it change rounding.
+
+        With `checkpoints` (a folder, or `Checkpoints`) the state is kept there, and a run goes on from what it finds.
+        """
+        self.job = job
         self.ranks = join_ranks("cuda" if torch.cuda.is_available() and device != "cpu" else "cpu")
         self.device = choose_device(device, self.ranks.local_rank)
         self.model = job.model.to(self.device)
         same_start(self.model, self.ranks)
-        self.next_step = first_step
-        self._source = _source_of(job, self.ranks)
-        settled = self._settle(plan, allow)
+        self._keeper = None if checkpoints is None else Keeper(_checkpoints(checkpoints), self.ranks)
+        resumed = None if self._keeper is None else self._keeper.find(job)
+        self.origin, self.next_step = (Origin(), 0) if resumed is None else (resumed.origin, resumed.step)
+        self.count = _count(job, self.origin)
+        self._source = _source_of(job, self.ranks, self.origin)
+        settled = self._settle(resumed.plan if resumed is not None and plan == "auto" else plan, allow)
         self.plan, self._preparation = settled.plan, settled.preparation
         self.reasons: list[Reason] = list(settled.plan.reasons)
         self.optimizer = job.optimizer(self.model)
@@ -77,6 +87,9 @@ class Run:
         self._watch = LossWatch()
         self._reducer: GradientReducer | None = None
         self._tuner: WorkerTuner | None = None
+        if self._keeper is not None and resumed is not None:
+            self._keeper.restore(self, resumed)
+            self.reasons += resumed.reasons
 
     @property
     def optimizer_steps(self) -> int:
@@ -96,9 +109,16 @@ class Run:
         with contextlib.ExitStack() as applied:
             self._apply_plan(applied)
             loader = applied.enter_context(self._loader())
+            kept = contextlib.nullcontext() if self._keeper is None else self._keeper.open(self)
+            keeper = applied.enter_context(kept)
             for window in prefetch(iter(loader), self.device):
-                yield self._step(window, loader)
+                step = self._step(window, loader)
+                yield step
+                if keeper is not None:
+                    keeper.after_step(self, step.wall_s)
             self._watch.check(wait=True)
+            if keeper is not None:
+                keeper.finish(self)
 
     # -- setting up ----------------------------------------------------------------------------------------------------
 
@@ -126,7 +146,7 @@ class Run:
 
     def _trial_windows(self) -> list[tuple[list[Any], list[SampleRef]]]:
         """Whole windows to try choices on; none of a stream, which could not be read again."""
-        order = order_of(self.job)
+        order = order_of(self.job, self.origin)
         if order is None or not self.ranks.is_first:
             return []
         last = min(self.next_step + TRIED_WINDOWS, self.optimizer_steps)
@@ -149,7 +169,7 @@ class Run:
         applied.callback(undo_compile)
         self.reasons += [r for r in (reason, compiled) if r not in self.reasons]
         if self.ranks.count > 1:
-            self._reducer = GradientReducer(self.model.parameters(), statistics=2)
+            self._reducer = GradientReducer(self.model.parameters(), statistics=4)
             applied.callback(self._reducer.close)
 
     def _loader(self) -> WindowLoader:
@@ -195,7 +215,7 @@ class Run:
 
     def _gradient_of_window(
         self, window: PreparedWindow
-    ) -> tuple[PreparedWindow, list[torch.Tensor], torch.Tensor, float]:
+    ) -> tuple[PreparedWindow, list[torch.Tensor], torch.Tensor, Figure]:
         """The window's mean gradient in `.grad`, whatever it takes to get it."""
         precision = self.plan.precision
         while True:
@@ -209,7 +229,7 @@ class Run:
                 window = self._smaller(window, error)
             self.optimizer.zero_grad(set_to_none=True)
 
-    def _attempt(self, window: PreparedWindow, precision: str) -> tuple[list[torch.Tensor], torch.Tensor, float]:
+    def _attempt(self, window: PreparedWindow, precision: str) -> tuple[list[torch.Tensor], torch.Tensor, Figure]:
         scale = self.scaler.scale if self.scaler is not None and precision == "fp16" else 1.0
         execution = Execution(self.model, self.job.loss, self.device, precision, self._execution.adapter)
         units = self._units_before_reduction(window)
@@ -224,34 +244,42 @@ class Run:
         """What micro-batches are weighed by until the ranks' counts are known: the true count where it is already."""
         return float(max(1, window.units) if self.ranks.count == 1 else self.job.global_batch)
 
-    def _reduce(self, losses: list[torch.Tensor], window: PreparedWindow) -> tuple[torch.Tensor, float]:
+    def _reduce(self, losses: list[torch.Tensor], window: PreparedWindow) -> tuple[torch.Tensor, Figure]:
         """The window's mean loss and its units, over all ranks."""
-        weights = [micro.units for micro in window.micro_batches]
-        summed = sum(
-            (loss.double() * units for loss, units in zip(losses, weights, strict=True)),
-            torch.zeros((), dtype=torch.float64, device=self.device),
-        )
-        if self._reducer is None:
-            total = float(window.units)
-        else:
-            statistics = torch.stack(
-                [summed, torch.tensor(float(window.units), dtype=torch.float64, device=self.device)]
-            )
-            summed, counted = self._reducer.finish(statistics)
-            total = float(counted)
-        if total == 0:
-            raise LossNotFiniteError(
-                f"Optimizer step {self.next_step}: its window has no target token at all: its mean loss is undefined. "
-                "Check the labels (-100 is ignored)."
-            )
+        own = torch.zeros(4, dtype=torch.float64, device=self.device)
+        for loss, micro in zip(losses, window.micro_batches, strict=True):
+            own[0] += loss.double() * micro.units
+        own[1] = window.units
+        if self._keeper is not None:
+            own[2], own[3] = self._keeper.flags(self.next_step)
+        summed, units, *flags = own if self._reducer is None else self._reducer.finish(own)
+        if self._keeper is not None:
+            self._keeper.hear(*flags)
+        total = self._total_units(window, units)
         return summed / total, total
 
-    def _finish_gradient(self, factor: float, checked: bool) -> None:
+    def _total_units(self, window: PreparedWindow, counted: torch.Tensor) -> Figure:
+        """What the window's mean is over; reading it from the device would make the host wait, so mostly it is not."""
+        if self.ranks.count == 1:
+            total: Figure = window.units
+        elif self.job.normaliser == "samples":
+            total = self._window_samples(self.next_step, window)
+        else:
+            total = float(counted) if self.device.type == "cpu" else counted
+        if isinstance(total, int | float) and total == 0:
+            raise LossNotFiniteError(
+                f"Optimizer step {self.next_step}: its window has no target token at all: its mean loss is undefined. "
+                "Check the labels (-100 is ignored).",
+                step=self.next_step,
+            )
+        return total
+
+    def _finish_gradient(self, factor: Figure, checked: bool) -> None:
         """Take out what the gradient was scaled by; with `checked`, refuse what overflowed."""
         present = [p.grad for p in self.model.parameters() if p.grad is not None]
         if checked and not bool(all_finite(present)):
             raise _Overflow
-        if factor != 1.0 and present:
+        if present and (isinstance(factor, torch.Tensor) or factor != 1.0):
             torch._foreach_mul_(present, factor)
 
     def _after_overflow(self, precision: str) -> str:
@@ -295,6 +323,8 @@ class Run:
     def _update(self) -> torch.Tensor | None:
         """Clip, step, schedule."""
         norm = None
+        if self._keeper is not None:
+            self._keeper.before_update()
         if self.job.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.job.clip_norm)
         self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
@@ -307,7 +337,7 @@ class Run:
         return norm
 
     def _window_samples(self, index: int, window: PreparedWindow) -> int:
-        order = order_of(self.job)
+        order = order_of(self.job, self.origin)
         return window.samples if order is None else len(order.window(index, stream_end(self.job)).indices)
 
     def _tune(self, loader: WindowLoader, compute_s: float) -> None:
@@ -327,9 +357,23 @@ class _Overflow(Exception):
     """fp16 gradients are not finite at this loss scale."""
 
 
-def _source_of(job: Job, ranks: Ranks) -> WindowSource:
+def _checkpoints(given: Checkpoints | str | Path) -> Checkpoints:
+    return given if isinstance(given, Checkpoints) else Checkpoints(folder=given)
+
+
+def _count(job: Job, origin: Origin) -> StepCount:
+    """The job's optimizer steps; counted anew where the global batch was changed on the way."""
+    count, order = job_steps(job), order_of(job, origin)
+    if origin == Origin() or order is None or job.epochs is None:
+        return count
+    steps = steps_from(job, order)
+    formula = f"{origin.step:,} steps of another global batch, then {steps - origin.step:,} of {job.global_batch:,}"
+    return StepCount(steps, count.steps_per_epoch, formula)
+
+
+def _source_of(job: Job, ranks: Ranks, origin: Origin | None = None) -> WindowSource:
     """Where this rank's samples come from."""
-    order = order_of(job)
+    order = order_of(job, origin)
     if order is not None:
         return MapSource(job.data, _RankShare(job, order, ranks))
     return IterableSource(
