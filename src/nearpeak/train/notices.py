@@ -28,8 +28,8 @@ AWS_POLL_S = 5.0
 """What AWS recommends; a notice comes two minutes ahead."""
 GCP_WAIT_S = 60
 """How long the server may hold a request open; a change is answered at once."""
-AZURE_POLL_S = 0.8
-"""Azure gives spot machines 30 seconds and recommends to look every second."""
+AZURE_POLL_S = 0.5
+"""Azure gives spot machines 30 seconds and answers at once; it refuses more than five requests a second."""
 RAY_POLL_S = 0.5
 """Reads a variable of this process; Ray itself looks every few seconds."""
 NEAR_S = 120.0

@@ -42,6 +42,7 @@ __all__ = [
     "is_stop",
     "read_signs",
     "stop_flag",
+    "told_by_peer",
 ]
 
 PREEMPTED_EXIT_CODE = 75
@@ -77,6 +78,11 @@ class Preempted(SystemExit):
 def exit_preempted(notice: Notice) -> NoReturn:
     """End this process so that whoever started it starts it again."""
     raise Preempted(notice)
+
+
+def told_by_peer() -> Notice:
+    """What stands for the notice on ranks that learn of it only by agreeing."""
+    return Notice("ranks", "agreed", "another rank of this run got a notice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ def _label(path: Path) -> str:
 
 
 class Notices:
-    """Listens while it is open; `pending` is the flag. Never raises into training: a source that fails is told once."""
+    """Listens while it is open, once; `pending` is the flag. A source that fails is told of once and raises nothing."""
 
     def __init__(
         self,
