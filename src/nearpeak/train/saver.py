@@ -84,6 +84,7 @@ class Saver:
         self._current: _Save | None = None
         self._restless: set[str] = set()
         self._draft: Draft | None = None
+        self._reserving: threading.Thread | None = None
         self._waited_ms = 0.0
         self._unreported: dict[int, str] = {}
         weakref.finalize(self, _report_at_exit, self._unreported)
@@ -102,6 +103,14 @@ class Saver:
     def memory_bytes(self) -> int:
         """What staging holds on to between saves."""
         return self._buffer.bytes.numel()
+
+    def reserve(self, steady: Mapping[str, Any], changing: Mapping[str, Any] | None = None) -> None:
+        """Take the memory for such a state now, behind the training: the first save then stalls no more than others."""
+        self._settle_previous()
+        tensors, _, _ = _taken_apart(steady, changing or {})
+        self._buffer.pinned = any(tensor.is_cuda for tensor in tensors.values())
+        self._reserving = threading.Thread(target=self._buffer.touch, args=(plan(tensors),), name="nearpeak-reserve")
+        self._reserving.start()
 
     def open_draft(self, step: int, bytes_needed: int) -> str:
         """With several ranks: the first opens the folder and tells the others its name, to be given to `begin`."""
@@ -172,6 +181,7 @@ class Saver:
     def close(self) -> None:
         """Wait for the last save and give the memory back; raises what went wrong with it, unless it was raised."""
         try:
+            self._end_reserving()
             self.wait_durable()
         finally:
             self._current, self._buffer = None, Buffer()
@@ -182,12 +192,19 @@ class Saver:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
-        elif self._current is not None:  # another error is on its way up: this one must not hide it
+            return
+        self._end_reserving()
+        if self._current is not None:  # another error is on its way up: this one must not hide it
             self._current.release()
             self._current.thread.join()
             self._warn_of_failure(self._current)
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _end_reserving(self) -> None:
+        if self._reserving is not None:
+            self._reserving.join()
+            self._reserving = None
 
     def _abort_draft(self) -> None:
         if self._draft is not None:
@@ -196,6 +213,7 @@ class Saver:
 
     def _settle_previous(self) -> None:
         """Wait for the save before this one; raise or warn if it failed."""
+        self._end_reserving()
         if self._current is None:
             return
         start = time.perf_counter()

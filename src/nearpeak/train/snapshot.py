@@ -11,7 +11,6 @@ one from `read`; a tensor whose memory is not in the order of its dimensions get
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -213,19 +212,22 @@ class Buffer:
             self.bytes = torch.empty(0, dtype=torch.uint8)  # gives the old one back before the new one is taken
             self.bytes = _pages(layout.buffer_bytes, self.pinned)
 
+    def touch(self, layout: Layout) -> None:
+        """Make it large enough and have the system hand over every page now, which takes longer than a copy does."""
+        self.fit(layout)
+        self.bytes.zero_()
+
     def view(self, place: Place) -> torch.Tensor:
         """The part of the buffer that is one tensor."""
         return self.bytes[place.begin : place.begin + place.bytes].view(place.dtype).view(place.shape)
 
 
 def _pages(size: int, pinned: bool) -> torch.Tensor:
-    """Whole pages, in large ones where the system has them, and not handed to forked loader workers: a worker that
-    shared them would make every later copy into them twice as dear."""
+    """Whole pages, and not handed to forked loader workers: a worker that shared them would make every later copy into
+    them twice as dear. Huge pages are not asked for: copying is no faster, and finding them can take seconds."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
-        with contextlib.suppress(OSError):  # a kernel without either
-            if hasattr(mmap, advice):
-                memory.madvise(getattr(mmap, advice))
+    if hasattr(mmap, "MADV_DONTFORK"):
+        memory.madvise(mmap.MADV_DONTFORK)
     buffer = torch.frombuffer(memory, dtype=torch.uint8)
     if pinned:
         _lock_pages(buffer)

@@ -188,15 +188,15 @@ class CheckpointFolder:
             raise SettingError(f"keep={keep}: at least 1 checkpoint has to stay.")
         listed = self.checkpoints()
         whole = [each for each in listed if each.status != "broken"]
-        doomed = [each for each in whole[keep:] if each.path not in protect]
-        useless = [each for each in listed if each.status == "broken" and each.path not in protect] if broken else []
-        if doomed or useless:
-            safe, found_broken = self._newest_sound(whole)
-            if safe is None:  # nothing to fall back on: deleting could only make it worse
-                return []
-            useless += [each for each in found_broken if broken and each.path not in protect]
-            doomed = [each for each in doomed if each.path != safe.path and each not in useless]
-        return [each.path for each in reversed([*useless, *doomed]) if self._delete(each.path)]
+        if len(whole) <= keep and not broken:
+            return []
+        safe, found_broken = self._newest_sound(whole)
+        if safe is None:  # nothing to fall back on: deleting could only make it worse
+            return []
+        unsound = {each.path for each in listed if each.status == "broken"} | {each.path for each in found_broken}
+        old = [each.path for each in whole if each.path not in unsound][keep:]  # the first of them is the safe one
+        doomed = [*old, *(sorted(unsound) if broken else [])]
+        return [path for path in reversed(doomed) if path not in protect and self._delete(path)]
 
     def clear_orphans(self) -> list[Path]:
         """Delete temporary folders whose writer is gone; one whose writer lives, or may live, is left alone."""
