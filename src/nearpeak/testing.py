@@ -1,4 +1,4 @@
-"""Assertions for your own tests: that a plan does not change what your job learns.
+"""Assertions for your own tests: that a plan does not change what your job learns, and that a stop does not either.
 
 from nearpeak.testing import assert_same_training
 
@@ -9,13 +9,15 @@ def test_my_plan_learns_the_same():
 from __future__ import annotations
 
 import copy
+import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from nearpeak.errors import NotEquivalentError, SettingError
 from nearpeak.job import Job, job_steps
 from nearpeak.plan import Plan
 
-__all__ = ["SameTraining", "assert_same_training"]
+__all__ = ["SameTraining", "assert_exact_resume", "assert_same_training"]
 
 TOLERANCE = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 3e-2, "fp16": 1e-2}
 """Largest difference of a step's loss, relative to the loss where that is above 1."""
@@ -91,3 +93,58 @@ def _weight_deviation(a, b) -> float:  # type: ignore[no-untyped-def]
 
 def _shown(losses: tuple[float, ...]) -> str:
     return ", ".join(f"{loss:.6f}" for loss in losses[:8]) + (", …" if len(losses) > 8 else "")
+
+
+def assert_exact_resume(
+    make_job: Callable[[], Job],
+    kill_at: int | Iterable[int],
+    *,
+    plan: Plan | None = None,
+    new_plan: Plan | None = None,
+    device: str | None = None,
+) -> None:
+    """Train to the end at once; then again, stopped before each step of `kill_at` and taken up by a new run from disk.
+
+    Raise NotEquivalentError unless both have the same losses and the same final weights, bit for bit. `make_job` makes
+    the same job anew each time, with new weights of the same values. With `new_plan` the second half runs under another
+    plan, and only the windows can be the same: then losses and weights may differ by rounding.
+    """
+    plan = Plan() if plan is None else plan
+    losses, weights = _train_on(make_job(), plan, None, device, None)
+    for stop in [kill_at] if isinstance(kill_at, int) else kill_at:
+        with tempfile.TemporaryDirectory(prefix="nearpeak-") as folder:
+            saving = replace(plan, checkpoint_every=max(1, stop))
+            before, _ = _train_on(make_job(), saving, folder, device, stop)
+            after, resumed = _train_on(make_job(), new_plan or saving, folder, device, None)
+        _compare_resumed(stop, losses, [*before, *after], weights, resumed, exact=new_plan is None)
+
+
+def _train_on(job: Job, plan: Plan, folder: str | None, device: str | None, stop: int | None):  # type: ignore[no-untyped-def]
+    """Losses up to `stop`, and the weights then."""
+    from nearpeak.train.run import Run
+    from nearpeak.train.state import Checkpoints
+
+    kept = None if folder is None else Checkpoints(folder=folder, notices=None)
+    run, losses = Run(job, plan, device=device, checkpoints=kept), []
+    if stop == 0:
+        return losses, {}
+    for step in run:
+        if stop is not None and step.index >= stop:
+            break  # after the save of step `stop`, in the middle of what comes next
+        losses.append(step.loss)
+    return losses, {name: value.detach().clone() for name, value in run.model.state_dict().items()}
+
+
+def _compare_resumed(stop: int, losses, resumed, weights, final, *, exact: bool) -> None:  # type: ignore[no-untyped-def]
+    import torch
+
+    tolerance = 0.0 if exact else TOLERANCE["fp32"]
+    same = len(losses) == len(resumed) and _loss_deviation(losses, resumed) <= tolerance
+    odd = [name for name, value in weights.items() if exact and not torch.equal(value, final[name])]
+    if not same or odd:
+        first = next((i for i, pair in enumerate(zip(losses, resumed, strict=False)) if pair[0] != pair[1]), None)
+        where = f" ({odd[0]})" if odd else ""
+        raise NotEquivalentError(
+            f"Stopped before step {stop} and resumed, the training is another: {len(losses)} steps against "
+            f"{len(resumed)}, losses first differ at step {first}, {len(odd)} of {len(weights)} tensors differ{where}."
+        )

@@ -198,6 +198,7 @@ class Saver:
             self._current.release()
             self._current.thread.join()
             self._warn_of_failure(self._current)
+        self._current, self._buffer = None, Buffer()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ one from `read`; a tensor whose memory is not in the order of its dimensions get
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -53,6 +54,8 @@ __all__ = [
     "write_document",
 ]
 
+MADV_WIPEONFORK = 18
+"""Linux 4.14 and later; Python has no name for it."""
 BLOCK_BYTES = 4096
 """Data begins at a whole block and the buffer ends at one: direct writes need that, and mapped files read faster."""
 
@@ -223,11 +226,16 @@ class Buffer:
 
 
 def _pages(size: int, pinned: bool) -> torch.Tensor:
-    """Whole pages, and not handed to forked loader workers: a worker that shared them would make every later copy into
-    them twice as dear. Huge pages are not asked for: copying is no faster, and finding them can take seconds."""
+    """Whole pages, not shared with forked loader workers, which would make every later copy into them twice as dear.
+
+    Workers see zeros in their place. To leave the pages out of workers altogether would be a trap: a worker that
+    collects such a buffer as garbage unmaps whatever stands at its addresses by then. Huge pages are not asked for:
+    copying is no faster, and finding them can take seconds.
+    """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_DONTFORK"):
-        memory.madvise(mmap.MADV_DONTFORK)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a kernel without it shares the pages, which is only slower
+            memory.madvise(MADV_WIPEONFORK)
     buffer = torch.frombuffer(memory, dtype=torch.uint8)
     if pinned:
         _lock_pages(buffer)

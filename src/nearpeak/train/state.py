@@ -27,7 +27,7 @@ from nearpeak.train.cadence import Hazard
 from nearpeak.train.nested import restore_rng, rng_state
 from nearpeak.train.order import Origin, order_of
 from nearpeak.train.parallel import Ranks, agree
-from nearpeak.train.preempt import Notice, Notices, Preempted, everyone_is_here
+from nearpeak.train.preempt import Notices, Preempted, everyone_is_here, told_by_peer
 from nearpeak.train.rhythm import Rhythm
 from nearpeak.train.saver import Saver, load_state
 from nearpeak.train.step import LateFigure
@@ -218,7 +218,7 @@ class Keeper:
         # torchrun takes the first rank that leaves for a failure and ends the others: leave together.
         if everyone:
             everyone_is_here(self.ranks, self.settings.peer_timeout_s)
-        notice = Notice("peer", "stop", "another rank was told to stop")
+        notice = told_by_peer()
         if self._notices is not None:
             self._notices.acknowledge()
             notice = self._notices.pending or notice
@@ -355,8 +355,7 @@ def _restore_tensors(named: Iterator[tuple[str, torch.Tensor]], saved: Mapping[s
 
 def _restore_one(name: str, own: Any, saved: Any) -> None:
     if (own is None) != (saved is None):
-        raise ResumeError(
-            f"The {name} was {'not ' if saved is None else ''}saved, and the job has {'none' if own is None else 'one'}."
-        )
+        was, has = "not " if saved is None else "", "none" if own is None else "one"
+        raise ResumeError(f"The {name} was {was}saved, and the job has {has}: resume with the job that was saved.")
     if own is not None:
         own.load_state_dict(saved)
