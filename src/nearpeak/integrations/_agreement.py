@@ -10,9 +10,16 @@ from torch import distributed
 if TYPE_CHECKING:
     from nearpeak.integrations._check import Trial
 
-__all__ = ["agree"]
+__all__ = ["agree", "everywhere"]
 
 NAMES = ("packed", "partition", "bf16")
+
+
+def everywhere(holds: bool, device: torch.device) -> bool:
+    """Whether something holds on every rank; all of them call it."""
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return holds
+    return bool(_least([float(holds)], device)[0])
 
 
 def agree(trials: list[Trial], device: torch.device) -> list[Trial]:

@@ -18,6 +18,7 @@ import torch
 
 from nearpeak.integrations import _agreement
 from nearpeak.integrations._check import Check, Trial
+from nearpeak.integrations._choice import Choice, from_json, to_json
 from nearpeak.integrations._obstacles import model_of, obstacle_in_trainer, obstacle_in_window, overridden
 from nearpeak.integrations._window import Method, MicroBatch, budget_of, execute, micro_batches
 from nearpeak.reason import Reason
@@ -27,7 +28,7 @@ from nearpeak.train.packed import PackedAdapter
 if TYPE_CHECKING:
     from transformers import Trainer
 
-__all__ = ["Regrouping", "Report", "regrouped"]
+__all__ = ["Regrouping", "Report", "regrouped", "regrouping_of"]
 
 logger = logging.getLogger("nearpeak")
 MARK = "_nearpeak_regrouping"
@@ -77,6 +78,11 @@ def regrouped(trainer: Trainer, *, bf16: bool = False, report: Report | None = N
         regrouping.detach()
 
 
+def regrouping_of(trainer: Trainer) -> Regrouping:
+    """What regroups this trainer at present."""
+    return getattr(trainer, MARK)
+
+
 class Regrouping:
     """One trainer's windows."""
 
@@ -90,6 +96,7 @@ class Regrouping:
         self._parts: list[MicroBatch] = []
         self._largest_batch, self._budget_size = 0, None
         self._trimming_checked = False
+        self._earlier: Choice | None = None
         self._take_off_kernels: Callable[[], None] = lambda: None
         self._own = {name: getattr(trainer, name) for name in ("get_batch_samples", "training_step", "compute_loss")}
         self._shadowed = {name: vars(trainer)[name] for name in self._own if name in vars(trainer)}
@@ -111,6 +118,16 @@ class Regrouping:
         if not self.report.windows:
             self._keep("no window passed through get_batch_samples")
         self.report.close()
+
+    # What a checkpoint keeps.
+
+    def choice(self) -> dict[str, Any] | None:
+        """JSON of what was decided; None while nothing is."""
+        return to_json(Choice(self.method, self._largest_batch)) if self._decided else None
+
+    def restore(self, choice: dict[str, Any]) -> None:
+        """Go on as decided before a stop: other micro-batches would give other last bits."""
+        self._earlier = from_json(choice)
 
     # The trainer's methods, as it will call them.
 
@@ -199,6 +216,8 @@ class Regrouping:
     def _decide(self, items: Any) -> None:
         """Choose how windows are regrouped, together with the other ranks, and say why."""
         check = Check(self.trainer, self._own["training_step"], self._batches, items)
+        if self._earlier is not None and self._goes_on(self._earlier, check):
+            return
         obstacle = obstacle_in_trainer(self.trainer) or obstacle_in_window(self._batches)
         trials = [] if obstacle else self._checked(check)
         trials = _agreement.agree(trials, self.trainer.args.device)
@@ -216,6 +235,33 @@ class Regrouping:
         self.report.reasons += check.kernel_reasons
         self._name_quirk(best.method, items)
 
+    def _goes_on(self, earlier: Choice, check: Check) -> bool:
+        """Take what the checkpoint had, if it still holds on every rank; what cannot be taken is chosen anew."""
+        method = earlier.method and self._on_model(earlier.method)
+        trial = Trial("partition", holds=method is None)
+        if method is not None:
+            obstacle = obstacle_in_trainer(self.trainer) or obstacle_in_window(self._batches)
+            wrong = obstacle or ("packed rows are not possible here" if earlier.needs_adapter(method) else None)
+            trial = Trial(method.name, because=wrong) if wrong else (self._checked(check, [method]) or [trial])[0]
+        if not _agreement.everywhere(trial.holds, self.trainer.args.device):
+            because = f"what the checkpoint had does not hold: {trial.because or check.measured.because}"
+            self.report.say("micro_batching=anew", f"{because}; the last bits will differ", level=logging.WARNING)
+            return False
+        self._take_up(method, earlier.largest_batch, check)
+        return True
+
+    def _take_up(self, method: Method | None, largest_batch: int, check: Check) -> None:
+        self.method = method
+        self._budget()
+        self._largest_batch = max(self._largest_batch, largest_batch)
+        if method is None:
+            self._keep("so it was when the checkpoint was saved")
+            return
+        self._take_off_kernels = apply_kernels(model_of(self.trainer), method.kernels)
+        self._trimming_checked = _has_padding(self._batches)
+        because = f"as when the checkpoint was saved; checked again: {check.measured.because}"
+        self.report.say(f"micro_batching={method.name}", because)
+
     def _checked(self, check: Check, wanted: Sequence[Method] = ()) -> list[Trial]:
         """The one boundary: whatever goes wrong here must not end somebody's training."""
         bf16 = self._bf16 if self._wants_bf16 and not wanted and check.precision == "fp32" else None
@@ -228,7 +274,9 @@ class Regrouping:
                 torch.cuda.empty_cache()
 
     def _on_model(self, method: Method) -> Method:
-        return replace(method, adapter=PackedAdapter.find(model_of(self.trainer))[0]) if method.adapter else method
+        if method.name != "packed":
+            return method
+        return replace(method, adapter=PackedAdapter.find(model_of(self.trainer))[0])
 
     def _check_trimming(self, items: Any) -> bool:
         """The first window with padding to cut off has to hold as well, if the one that was checked had none."""

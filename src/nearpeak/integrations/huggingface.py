@@ -6,10 +6,14 @@ Same arguments, logs, `max_steps`, callbacks, evaluate and predict. Only the bat
 execution differ: the window of accumulated batches is regrouped by length, or packed without padding. Before the first
 window the gradient is compared with the script's own way; if it is not the same up to rounding, that way is kept. What
 was chosen, and why, is logged under "nearpeak" and stands in `trainer.nearpeak.reasons`.
+
+Checkpoints are published whole or not at all, `resume_from_checkpoint=True` takes the newest one that verifies, and a
+resumed training goes on bit for bit.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from nearpeak.errors import MissingExtraError, UnsupportedError
@@ -38,16 +42,44 @@ except ModuleNotFoundError as error:
 
 check_version(transformers.__version__)
 
-from nearpeak.integrations._regroup import Report, regrouped  # noqa: E402  they import what was just checked
+from nearpeak.integrations._regroup import Report, regrouped, regrouping_of  # noqa: E402  what was just checked
+from nearpeak.integrations._resume import Session, find_checkpoint  # noqa: E402
+from nearpeak.train.untraced import random_state_kept  # noqa: E402
 
 
 class Trainer(transformers.Trainer):
-    """transformers.Trainer whose windows are regrouped while it trains."""
+    """transformers.Trainer whose windows are regrouped while it trains, and whose checkpoints are always whole."""
 
     nearpeak: Report | None = None
     """What was chosen and why; None before training."""
+    _session: Session | None = None
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers does; see the module."""
+        checkpoint = find_checkpoint(self, resume_from_checkpoint)
         with regrouped(self) as self.nearpeak:
-            return super().train(*args, **kwargs)
+            session = Session(self, regrouping_of(self), self.nearpeak, checkpoint)
+            with session.attached():
+                self._session = session
+                try:
+                    return super().train(session.path, *args, **kwargs)
+                finally:
+                    self._session = None
+
+    # Called by transformers, at places where it leaves a trace that a resumed training would not have.
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        save = functools.partial(super()._save_checkpoint, model, trial)
+        if self._session is None:
+            save()
+        else:
+            self._session.publisher.save(trial, save)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        super()._load_rng_state(checkpoint)
+        if self._session is not None:
+            self._session.restore_loss()
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        with random_state_kept(self.args.device):
+            return super()._evaluate(*args, **kwargs)
