@@ -151,21 +151,14 @@ class Saver:
 
     def wait_staged(self) -> float:
         """Call before anything changes weights or optimizer state; returns the milliseconds that this took."""
-        save = self._current
-        if save is None or save.released:
-            return 0.0
-        start = time.perf_counter()
-        save.release()
-        stalled_ms = _ms_since(start)
-        save.times.stall_ms += stalled_ms
-        if save.torn:
-            self._note_torn(save)
-        self._warn_of_failure(save)
+        stalled_ms = self._release()
+        if self._current is not None:
+            self._warn_of_failure(self._current)
         return stalled_ms
 
     def wait_durable(self) -> Checkpoint | None:
         """Return once the save under way is on the disk; raises what went wrong with it."""
-        self.wait_staged()
+        self._release()
         if self._current is not None:
             self._current.thread.join()
             self._raise_failure(self._current)
@@ -182,6 +175,7 @@ class Saver:
         """Wait for the last save and give the memory back; raises what went wrong with it, unless it was raised."""
         try:
             self._end_reserving()
+            self._abort_draft()
             self.wait_durable()
         finally:
             self._current, self._buffer = None, Buffer()
@@ -194,6 +188,7 @@ class Saver:
             self.close()
             return
         self._end_reserving()
+        self._abort_draft()
         if self._current is not None:  # another error is on its way up: this one must not hide it
             self._current.release()
             self._current.thread.join()
@@ -218,7 +213,7 @@ class Saver:
         if self._current is None:
             return
         start = time.perf_counter()
-        self.wait_staged()
+        self._release()
         self._current.thread.join()
         self._waited_ms += _ms_since(start)
         if self.on_failure == "raise":
@@ -226,7 +221,23 @@ class Saver:
         self._warn_of_failure(self._current)
         self._current = None
 
+    def _release(self) -> float:
+        """Wait until the tensors may change; 0 ms after the first time."""
+        save = self._current
+        if save is None or save.released:
+            return 0.0
+        start = time.perf_counter()
+        save.release()
+        stalled_ms = _ms_since(start)
+        save.times.stall_ms += stalled_ms
+        if save.torn:
+            self._note_torn(save)
+        return stalled_ms
+
     def _raise_failure(self, save: _Save) -> None:
+        if save.published:  # what failed came after it: the state is safe, and a warning is enough
+            self._warn_of_failure(save)
+            return
         error, save.failure = save.failure, None
         self._unreported.clear()
         if error is not None:

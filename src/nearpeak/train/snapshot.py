@@ -251,7 +251,13 @@ def _lock_pages(buffer: torch.Tensor) -> None:
             f"locking {buffer.numel():,} bytes of memory for copies from the GPU failed (CUDA error {code}): too "
             "little memory, or a limit (`ulimit -l`)."
         )
-    weakref.finalize(buffer.untyped_storage(), runtime.cudaHostUnregister, address)
+    weakref.finalize(buffer.untyped_storage(), _unlock_pages, address, os.getpid())
+
+
+def _unlock_pages(address: int, owner: int) -> None:
+    if os.getpid() == owner:  # a forked worker has no CUDA to give anything back to
+        runtime: Any = torch.cuda.cudart()
+        runtime.cudaHostUnregister(address)
 
 
 # -- staging -----------------------------------------------------------------------------------------------------------
