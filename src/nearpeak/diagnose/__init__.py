@@ -1,0 +1,1 @@
+"""Says what holds a run back: facts in, findings out. Reads no files and no clocks."""
