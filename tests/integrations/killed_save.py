@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_resume import make_trainer
+from test_resume import choose_without_a_clock, make_trainer
 
 from nearpeak.integrations.huggingface import Trainer
 
@@ -29,6 +29,7 @@ class Killed(Trainer):
 def main() -> None:
     """Never returns."""
     torch.set_num_threads(1)
+    choose_without_a_clock(setattr)
     trainer: Any = make_trainer(Path(sys.argv[1]), kind=Killed)
     trainer.train()
 

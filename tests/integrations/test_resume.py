@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,33 @@ from trainer_tools import collate, losses, make_model, make_rows
 from transformers import TrainerCallback, TrainingArguments
 
 from nearpeak.errors import ResumeError, StorageError
-from nearpeak.integrations import _publish
+from nearpeak.integrations import _check, _publish
+from nearpeak.integrations._check import Check
 from nearpeak.integrations._publish import rotate
 from nearpeak.integrations._verify import verify
 from nearpeak.integrations.huggingface import Trainer
+from nearpeak.train.kernels import Kernels
 from nearpeak.train.manifest import read_manifest
 
 ROWS = make_rows(26)
 STEPS_PER_EPOCH = 5
 """26 rows in batches of 3, two a step: the last window of an epoch is a short one."""
+
+
+def choose_without_a_clock(patch: Callable[[Any, str, Any], None]) -> None:
+    """Two trainings from the start may measure, and so choose, other micro-batches: here they are to be compared."""
+
+    def time_by_name(self: Check, trials: list[Any]) -> None:
+        for trial in trials:
+            trial.window_ms = {"packed": 1.0, "partition": 2.0}[trial.name]
+
+    patch(Check, "_time", time_by_name)
+    patch(_check, "fastest_kernels", lambda model, device: (Kernels(), []))
+
+
+@pytest.fixture(autouse=True)
+def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_without_a_clock(monkeypatch.setattr)
 
 
 class StopError(Exception):
@@ -80,7 +98,13 @@ def masking(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def make_trainer(
-    folder: Path, data: Any = None, *, kind: Any = Trainer, collator: Any = collate, stop: int | None = None, **settings: Any
+    folder: Path,
+    data: Any = None,
+    *,
+    kind: Any = Trainer,
+    collator: Any = collate,
+    stop: int | None = None,
+    **settings: Any,
 ) -> Any:
     model = make_model("bert", dtype=torch.float32, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     defaults: dict[str, Any] = {
@@ -252,7 +276,9 @@ def test_data_that_only_iterates_is_named(tmp_path: Path) -> None:
     assert any("only iterates" in reason.because for reason in resumed.nearpeak.reasons)
 
 
-def test_other_versions_and_threads_are_not_claimed_to_be_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_and_threads_are_not_claimed_to_be_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(StopError):
         make_trainer(tmp_path, stop=4).train()
     monkeypatch.setattr(torch, "__version__", "3.0.0")
@@ -292,7 +318,9 @@ def test_another_split_goes_on_with_the_same_windows(tmp_path: Path) -> None:
     make_trainer(tmp_path / "whole", kind=recording("whole")).train()
     with pytest.raises(StopError):
         make_trainer(tmp_path / "b", stop=7).train()
-    other = make_trainer(tmp_path / "b", kind=recording("b"), per_device_train_batch_size=2, gradient_accumulation_steps=3)
+    other = make_trainer(
+        tmp_path / "b", kind=recording("b"), per_device_train_batch_size=2, gradient_accumulation_steps=3
+    )
     other.train(resume_from_checkpoint=True)
     assert seen["b"] == seen["whole"][6:]
     reason = next(reason for reason in other.nearpeak.reasons if reason.choice.startswith("resume="))

@@ -281,6 +281,20 @@ def test_old_ones_go_and_the_last_stays(folder: CheckpointFolder) -> None:
         Saver(folder, keep=0)
 
 
+def test_a_layout_is_planned_again_when_the_state_changes(folder: CheckpointFolder) -> None:
+    weight, other = torch.ones(3), torch.zeros(3)
+    states = [{"a": weight}, {"a": weight, "b": other}, {"a": weight, "b": weight}, {"a": weight[:2], "b": weight}]
+    states += [{"a": weight.double(), "b": weight}, {"a": weight.double(), "c": weight}]
+    with Saver(folder) as saver:
+        for step, state in enumerate(states):
+            checkpoint = saver.save(position(step), state)
+            assert checkpoint is not None
+            found = load_state(checkpoint)
+            assert list(found) == list(state)
+            assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+            assert all(found[name].dtype == tensor.dtype for name, tensor in state.items())
+
+
 def test_memory_is_taken_beforehand_and_given_back(folder: CheckpointFolder) -> None:
     state = {"w": torch.ones(100_000)}
     saver = Saver(folder)

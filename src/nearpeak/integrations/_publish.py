@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Publisher", "replace_folder", "rotate"]
 
 logger = logging.getLogger("nearpeak")
+Extra = Callable[[Path], None]
+Stand = Callable[[], tuple[Position, dict[str, str]]]
 FULL_BYTES = 2**20
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EFBIG)
 RENAME_EXCHANGE, AT_FDCWD = 2, -100
@@ -40,18 +42,18 @@ RENAME_EXCHANGE, AT_FDCWD = 2, -100
 class Publisher:
     """Saves one trainer's checkpoints."""
 
-    def __init__(
-        self, trainer: Trainer, position: Callable[[], tuple[Position, dict[str, str]]], extra: Callable[[Path], None]
-    ) -> None:
-        """`position` says where the training stands, with versions; `extra` writes what this rank adds."""
-        self._trainer, self._position, self._extra = trainer, position, extra
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
         args = trainer.args
         members = args.save_on_each_node and distributed.is_initialized()
         self._leader = args.process_index - args.local_process_index if members else 0
         self._pushes = False
 
-    def save(self, trial: Any, save: Callable[[], None]) -> Path:
-        """Run the trainer's own `save` and publish what it wrote; every rank calls it."""
+    def save(self, trial: Any, save: Callable[[], None], extra: Extra, stand: Stand) -> Path:
+        """Run the trainer's own `save` and publish what it wrote; every rank calls it.
+
+        `extra` writes what this rank adds; `stand` says where the training stands, with versions of libraries.
+        """
         run_dir = Path(self._trainer._get_output_dir(trial))
         step = self._trainer.state.global_step
         folder = folder_of(run_dir)
@@ -60,7 +62,8 @@ class Publisher:
         try:
             with _explained(run_dir, f"saving {target.name}"):
                 self._write(staging, target, save)
-                self._finish(folder, draft, staging, target)
+                extra(staging / target.name)
+                self._finish(folder, draft, staging / target.name, stand)
         except Exception as error:
             if draft is None:
                 refuse(staging, self._trainer.args.process_index, str(error)[:300])
@@ -114,7 +117,6 @@ class Publisher:
                 vars(self._trainer).pop(name, None)
             vars(self._trainer).update(before)
         self._correct_best(staging / target.name, target)
-        self._extra(staging / target.name)
 
     def _correct_best(self, written: Path, target: Path) -> None:
         """The best checkpoint is this one: by the name that it will have, also in its own state."""
@@ -126,10 +128,10 @@ class Publisher:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def _finish(self, folder: CheckpointFolder, draft: Draft | None, staging: Path, target: Path) -> None:
+    def _finish(self, folder: CheckpointFolder, draft: Draft | None, written: Path, stand: Stand) -> None:
+        staging, target = written.parent, folder.root / written.name
         timeout_s = float(self._trainer.args.ddp_timeout)
         if draft is None:
-            written = staging / target.name
             sync_tree(written, [path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()])
             hand_in(staging, self._trainer.args.process_index, {})
             wait_published(staging, timeout_s=timeout_s)
@@ -137,7 +139,7 @@ class Publisher:
                 raise StorageError(f"{target}: the first rank could not publish it; its own message says why.")
             return
         draft.gather(self._members(), timeout_s=timeout_s)
-        self._publish(folder, staging / target.name, target)
+        self._publish(folder, written, stand)
 
     def _members(self) -> list[int]:
         args = self._trainer.args
@@ -146,14 +148,14 @@ class Publisher:
         count = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if args.save_on_each_node else args.world_size
         return [rank for rank in range(self._leader, self._leader + count) if rank != self._leader]
 
-    def _publish(self, folder: CheckpointFolder, written: Path, target: Path) -> None:
+    def _publish(self, folder: CheckpointFolder, written: Path, stand: Stand) -> None:
         records = record_files(written)
         sync_tree(written, list(records))
-        position, versions = self._position()
+        position, versions = stand()
         serials = [each.manifest.serial for each in folder.checkpoints() if each.manifest is not None]
         write_manifest(written, position, records, versions, max(serials, default=0) + 1)
         sync_folder(written)
-        replace_folder(written, target)
+        replace_folder(written, folder.root / written.name)
         sync_folder(folder.root)
 
     def _after(self, run_dir: Path, target: Path) -> None:

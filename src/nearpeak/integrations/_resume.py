@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ class Session:
             self._accept(checkpoint)
         step = 0 if checkpoint is None else _step(checkpoint.path)
         self.stream = Stream(trainer, report, self._rank.get("stream"), step)
-        self.publisher = Publisher(trainer, self._position, self._write_rank)
+        self._publisher = Publisher(trainer)
 
     @property
     def path(self) -> str | None:
@@ -165,6 +165,10 @@ class Session:
             self._report.say(f"resume={checkpoint.path}", "every file is what was saved; same geometry, same libraries")
 
     # -- during --------------------------------------------------------------------------------------------------------
+
+    def save(self, trial: Any, save: Callable[[], None]) -> None:
+        """Publish what the trainer's own `save` writes, and what a resumed training needs besides."""
+        self._publisher.save(trial, save, self._write_rank, self._position)
 
     def restore_loss(self) -> None:
         """The loss since the last log: the first one logged after a resume is that of the uninterrupted run."""

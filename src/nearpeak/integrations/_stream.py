@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -115,11 +116,13 @@ def _obstacle(base: Any) -> str | None:
 
 def _tell_epoch(loader: Any, clock: Clock) -> None:
     """The Trainer calls `set_epoch` before each epoch; what skips batches in the first one was given it already."""
-    own = getattr(loader, "set_epoch", None)
+    own, alive = getattr(type(loader), "set_epoch", None), weakref.ref(loader)
 
     def set_epoch(epoch: int) -> None:
         clock.epoch = epoch
+        # Not by a method bound to the loader: it would keep itself alive, and workers that the garbage collector ends
+        # take 5 s each.
         if own is not None:
-            own(epoch)
+            own(alive(), epoch)
 
     loader.set_epoch = set_epoch

@@ -73,7 +73,7 @@ class Trainer(transformers.Trainer):
         if self._session is None:
             save()
         else:
-            self._session.publisher.save(trial, save)
+            self._session.save(trial, save)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         super()._load_rng_state(checkpoint)

@@ -31,7 +31,7 @@ from nearpeak.errors import NearpeakError, SettingError, StorageError
 from nearpeak.reason import Reason
 from nearpeak.train.durable import FileRecord, storage_error
 from nearpeak.train.nested import decode_document, flatten_state, unflatten_state
-from nearpeak.train.snapshot import Buffer, plan, read, stage, write, write_document
+from nearpeak.train.snapshot import Buffer, Layout, plan, read, signature, stage, write, write_document
 from nearpeak.train.storage import Checkpoint, CheckpointFolder, Draft, Position, hand_in, refuse, wait_published
 
 __all__ = ["SaveTimes", "Saver", "load_state"]
@@ -86,6 +86,7 @@ class Saver:
         self._draft: Draft | None = None
         self._reserving: threading.Thread | None = None
         self._waited_ms = 0.0
+        self._planned: tuple[Any, Layout] | None = None
         self._unreported: dict[int, str] = {}
         weakref.finalize(self, _report_at_exit, self._unreported)
 
@@ -109,7 +110,9 @@ class Saver:
         self._settle_previous()
         tensors, _, _ = _taken_apart(steady, changing or {})
         self._buffer.pinned = any(tensor.is_cuda for tensor in tensors.values())
-        self._reserving = threading.Thread(target=self._buffer.touch, args=(plan(tensors),), name="nearpeak-reserve")
+        self._reserving = threading.Thread(
+            target=self._buffer.touch, args=(self._layout_of(tensors),), name="nearpeak-reserve"
+        )
         self._reserving.start()
 
     def open_draft(self, step: int, bytes_needed: int) -> str:
@@ -196,6 +199,13 @@ class Saver:
         self._current, self._buffer = None, Buffer()
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _layout_of(self, tensors: dict[str, torch.Tensor]) -> Layout:
+        """Planned once: from save to save the same tensors lie in the same places."""
+        found = signature(tensors)
+        if self._planned is None or self._planned[0] != found:
+            self._planned = (found, plan(tensors))
+        return self._planned[1]
 
     def _end_reserving(self) -> None:
         if self._reserving is not None:
@@ -292,7 +302,7 @@ class _Save:
     ) -> None:
         """Take everything apart, copy what cannot wait, queue what a GPU copies by itself."""
         tensors, self._document, urgent = _taken_apart(steady, changing)
-        self._tensors, self._layout = tensors, plan(tensors)
+        self._tensors, self._layout = tensors, self.saver._layout_of(tensors)
         self._buffer = self.saver._buffer
         self._buffer.pinned = self._buffer.pinned or any(tensor.is_cuda for tensor in tensors.values())
         self._buffer.fit(self._layout)

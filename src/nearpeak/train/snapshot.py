@@ -48,6 +48,7 @@ __all__ = [
     "read",
     "restore_rng",
     "rng_state",
+    "signature",
     "stage",
     "unflatten_state",
     "write",
@@ -156,6 +157,11 @@ def _without_aliases(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, tor
         else:
             aliases[name] = same
     return first, aliases
+
+
+def signature(tensors: Mapping[str, torch.Tensor]) -> Any:
+    """What a layout depends on: equal signatures have equal layouts, and comparing is cheaper than planning."""
+    return [(name, _identity(tensor)) for name, tensor in tensors.items()]
 
 
 def _identity(tensor: torch.Tensor) -> Any:
