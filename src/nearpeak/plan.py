@@ -56,6 +56,9 @@ class Plan:
     """Most samples of one micro-batch; None leaves it to cost and memory. `fixed` needs it."""
     micro_batch_tokens: int | None = None
     """Memory budget: most (padded) tokens of one micro-batch."""
+    shifted_labels: bool | None = None
+    """With `normaliser="tokens"`: whether the loss leaves out each sample's first label, as causal models do; None
+    measures it."""
     recompute: Recompute = "none"
     recompute_every: int = 2
     """With `every_nth`: recompute one block of this many."""

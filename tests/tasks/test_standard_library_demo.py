@@ -131,7 +131,7 @@ def test_command_line_end_to_end(
     monkeypatch.setattr("nearpeak.tasks.standard_library.snippets.standard_library_path", lambda: library)
     code = main(["demo", "--json", "--seconds", "5", "--classes", "3", "--layers", "1", "--hidden", "16"])
     captured = capsys.readouterr()
-    assert code == 0
+    assert code == 0, captured.err
     assert json.loads(captured.out)["compared_steps"] >= 1
     assert "step 1, as in tutorials" in captured.err
 

@@ -82,12 +82,15 @@ def test_dropout_is_put_back():
 
 
 def test_optimizers_are_fused_where_they_can_be():
-    parameters = list(perceptron().parameters())
+    model = perceptron()
+    parameters = list(model.parameters())
     adam = torch.optim.AdamW(parameters)
-    assert fuse_optimizer(adam, True).choice == "fused_optimizer=yes" and adam.param_groups[0]["fused"]
-    assert fuse_optimizer(torch.optim.AdamW(parameters, foreach=True), True).choice == "fused_optimizer=no"
-    assert fuse_optimizer(torch.optim.RMSprop(parameters), True).choice == "fused_optimizer=no"
-    assert fuse_optimizer(torch.optim.AdamW(parameters), False).because == "As set."
+    assert fuse_optimizer(adam, True, model).choice == "fused_optimizer=yes" and adam.param_groups[0]["fused"]
+    assert fuse_optimizer(torch.optim.AdamW(parameters, foreach=True), True, model).choice == "fused_optimizer=no"
+    assert fuse_optimizer(torch.optim.RMSprop(parameters), True, model).choice == "fused_optimizer=no"
+    assert fuse_optimizer(torch.optim.AdamW(parameters), False, model).because == "As set."
+    sparse = torch.nn.Embedding(5, 3, sparse=True)
+    assert "sparse" in fuse_optimizer(torch.optim.Adagrad(sparse.parameters()), True, sparse).because
 
 
 def test_attention_kernels_are_switched_and_put_back():

@@ -394,10 +394,16 @@ def test_a_plan_from_a_file(tmp_path):
         load_plan(tmp_path / "worse.json")
 
 
-def test_trial_samples_are_spread_over_the_window():
-    trial = choose.Trial(text_job(), torch.device("cpu"), [(list(range(40)), [(i, 0, i) for i in range(40)])])
-    samples, refs = trial.first_samples()
-    assert samples == [i * 3 for i in range(12)] and [ref[0] for ref in refs] == samples
+def test_checked_samples_reach_from_the_shortest_to_the_longest():
+    data = texts(60)
+    refs = [(i, 0, i) for i in range(60)]
+    trial = choose.Trial(text_job(), torch.device("cpu"), [(data[:40], refs[:40])], (data[40:], refs[40:]))
+    samples, chosen = trial.checked_samples()
+    lengths = [len(sample["input_ids"]) for sample in data]
+    assert [data[index] for index, _, _ in chosen] == samples and len(samples) == 12
+    found = [len(sample["input_ids"]) for sample in samples]
+    assert min(found) == min(lengths) and max(found) == max(lengths)
+    assert len(trial.checked_samples(3)[0]) == 3
 
 
 @pytest.mark.parametrize("job", [text_job(), point_job(37, epochs=2)], ids=["lengths known", "no lengths"])
@@ -451,9 +457,10 @@ def test_compiled_blocks_share_one_graph_for_all_lengths():
 
 
 def test_a_loss_that_is_not_finite_is_found_before_training():
-    model = classifier()
+    model, data = classifier(), texts(40)
+    longest = max(range(40), key=lambda i: len(data[i]["input_ids"]))
     with torch.no_grad():
-        model.bert.embeddings.word_embeddings.weight[texts(40)[0]["input_ids"][0]] = float("nan")
+        model.bert.embeddings.word_embeddings.weight[data[longest]["input_ids"][0]] = float("nan")
     with pytest.raises(LossNotFiniteError) as caught:
         Run(text_job(model=model, order="sequential", global_batch=40), Plan(loader=INLINE))
-    assert 0 in caught.value.samples and caught.value.step == 0
+    assert longest in caught.value.samples and caught.value.step == 0

@@ -46,7 +46,7 @@ def accumulate(
     for position, micro in enumerate(micro_batches):
         if before_last is not None and position == len(micro_batches) - 1:
             before_last()
-        losses.append(_one(execution, micro, micro.units / units * scale))
+        losses.append(_one(execution, micro, micro.units / units * scale if micro.units else 0.0))
     return losses
 
 
@@ -56,7 +56,6 @@ def _one(execution: Execution, micro: MicroBatch, weight: float) -> torch.Tensor
             mean = execution.loss(execution.model, micro.batch)
         _check_scalar(mean)
         if micro.units:
-            # In the loss's own type a weight of many digits would be rounded once more.
             (mean * weight).backward()
     # Without a single target token the mean is 0/0; it weighs nothing.
     return mean.detach() if micro.units else torch.zeros_like(mean.detach())

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
-from nearpeak.errors import LossNotFiniteError, NearpeakError, NotEquivalentError, SettingError, UnsupportedError
+from nearpeak.errors import LossNotFiniteError, NotEquivalentError, SettingError, UnsupportedError
 from nearpeak.job import Job
 from nearpeak.plan import Plan
 from nearpeak.reason import Reason
 from nearpeak.train.accumulate import Execution, accumulate
+from nearpeak.train.applied import applied
 from nearpeak.train.cost import UNMEASURED, CostModel, fit_cost, probe_shapes
-from nearpeak.train.device import is_out_of_memory, move
-from nearpeak.train.equivalence import compare_gradients, couples_samples, gradients, holds
-from nearpeak.train.kernels import Kernels, apply_kernels, fastest_kernels
+from nearpeak.train.device import is_out_of_memory, move, release_memory
+from nearpeak.train.equivalence import Deviation, compare_gradients, couples_samples, gradients, holds
+from nearpeak.train.kernels import fastest_kernels
 from nearpeak.train.packed import PackedAdapter, PackFormat
 from nearpeak.train.precision import bf16_is_native
 from nearpeak.train.prepare import Preparation, PreparedWindow, preparation_of
@@ -36,10 +38,15 @@ CHECKED_SAMPLES = 12
 """Samples of the gradient check: enough for unequal lengths and several micro-batches, few enough to cost little."""
 DEFAULT_MICRO_BATCH_TOKENS = 16_384
 """Beyond this a micro-batch gains nothing per token on any device measured, while its memory grows."""
+HINT = (
+    "Say what the mean is over: Job(normaliser='tokens') for target tokens, or a function that returns the sum of the "
+    "weights of a batch; a loss that compares samples with each other cannot be split."
+)
 KEEP_BELOW_GAIN = 0.97
 """A candidate must take less than this share of the best one's time to replace it."""
 
 Samples = list[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +66,30 @@ class Trial:
     device: torch.device
     windows: Sequence[tuple[Samples, list[SampleRef]]]
     """Samples and refs of a few windows; empty where reading them would use them up."""
+    others: tuple[Samples, list[SampleRef]] = field(default_factory=lambda: ([], []))
+    """Samples from all over the dataset: the first windows may have no long text, or no short one."""
+    ranks: int = 1
 
     def execution(self, precision: str, adapter: PackedAdapter | None) -> Execution:
         return Execution(self.job.model, self.job.loss, self.device, precision, adapter)
 
-    def first_samples(self) -> tuple[Samples, list[SampleRef]]:
-        """A few samples of unequal lengths."""
-        samples, refs = self.windows[0]
-        step = max(1, len(samples) // CHECKED_SAMPLES)
-        return samples[::step][:CHECKED_SAMPLES], refs[::step][:CHECKED_SAMPLES]
+    def checked_samples(self, most: int = CHECKED_SAMPLES) -> tuple[Samples, list[SampleRef]]:
+        """A few samples from the shortest to the longest that are at hand."""
+        samples, refs = ([*w, *o] for w, o in zip(self.windows[0], self.others, strict=True))
+        lengths = preparation_of(self.job, "fixed").lengths(samples) or [0] * len(samples)
+        by_length = sorted(range(len(samples)), key=lengths.__getitem__)
+        count = min(most, len(by_length))
+        spread = {by_length[round(i * (len(by_length) - 1) / max(1, count - 1))] for i in range(count)}
+        chosen = sorted(spread)
+        return [samples[i] for i in chosen], [refs[i] for i in chosen]
 
 
 def settle(trial: Trial, plan: Plan) -> Settled:
     """Decide what the plan leaves open; refuse what it asks for and the model cannot do."""
     adapter, packed_reason = PackedAdapter.find(trial.job.model)
     wanted, reasons = _wanted_micro_batching(trial, plan, adapter, packed_reason)
-    reasons_so_far = list(reasons)
+    plan, shift_reasons = _with_measured_shift(trial, plan, adapter)
+    reasons_so_far = [*reasons, *shift_reasons]
     for choice in wanted:
         settled = _with_micro_batching(trial, plan, choice, adapter)
         refusal, reason = _check(trial, settled)
@@ -137,10 +152,8 @@ def _with_micro_batching(trial: Trial, plan: Plan, choice: str, adapter: PackedA
         tokens = DEFAULT_MICRO_BATCH_TOKENS
     micro_batch = plan.micro_batch
     if choice == "fixed" and micro_batch is None:
-        micro_batch = (
-            min(trial.job.global_batch, 8) if couples_samples(trial.job.model) is None else trial.job.global_batch
-        )
-    # The other settings of a packed row do not depend on its cost.
+        # The window at once is what nothing can be wrong with; what does not fit is halved when that shows.
+        micro_batch = trial.job.global_batch
     cost = CostModel(*plan.cost_terms) if plan.cost_terms else UNMEASURED
     settled = replace(plan, micro_batching=choice, micro_batch_tokens=tokens, micro_batch=micro_batch)
     preparation = preparation_of(
@@ -149,36 +162,124 @@ def _with_micro_batching(trial: Trial, plan: Plan, choice: str, adapter: PackedA
         micro_batch=micro_batch,
         micro_batch_tokens=tokens,
         cost=cost,
-        format=adapter.format if adapter is not None else PackFormat(),
+        format=_format_of(plan, adapter),
     )
     return Settled(settled, preparation, adapter if choice == "packed" else None)
 
 
+def _format_of(plan: Plan, adapter: PackedAdapter | None) -> PackFormat:
+    own = adapter.format if adapter is not None else PackFormat()
+    return own if plan.shifted_labels is None else replace(own, shifts_labels=plan.shifted_labels)
+
+
+def _with_measured_shift(trial: Trial, plan: Plan, adapter: PackedAdapter | None) -> tuple[Plan, list[Reason]]:
+    """Whether the loss leaves out each sample's first label, as causal models do: measured, where it counts."""
+    if trial.job.normaliser != "tokens" or not trial.windows or couples_samples(trial.job.model) is not None:
+        return plan, []
+    likely = _format_of(plan, adapter).shifts_labels if plan.shifted_labels is None else plan.shifted_labels
+    for shifted in (likely, not likely):
+        deviation = _deviation_when_split(trial, replace(plan, shifted_labels=shifted), adapter)
+        if deviation is not None and holds(deviation, _dtype_name(trial.job.model)):
+            because = f"Then the mean over a window does not depend on how it is split ({deviation})."
+            return replace(plan, shifted_labels=shifted), [Reason(f"shifted_labels={shifted}", because)]
+    return replace(plan, shifted_labels=likely), []
+
+
+def _deviation_when_split(trial: Trial, plan: Plan, adapter: PackedAdapter | None) -> Deviation | None:
+    """The gradient of some samples in two micro-batches against that of one; None where there is only one sample."""
+    make = partial(preparation_of, trial.job, "fixed", format=_format_of(plan, adapter))
+
+    def compare(samples: Samples, refs: list[SampleRef]) -> Deviation | None:
+        if len(samples) < 2:
+            return None
+        whole, halves = make(micro_batch=len(samples)), make(micro_batch=-(-len(samples) // 2))
+        with untraced(trial.job.model, trial.device), dropout_off(trial.job.model):
+            reference = _gradient(trial, whole(samples, refs), None)
+            return compare_gradients(reference, _gradient(trial, halves(samples, refs), None))
+
+    return _on_what_fits(trial, compare)
+
+
+def _on_what_fits(trial: Trial, compare: Callable[[Samples, list[SampleRef]], T]) -> T:
+    """Compare on as many samples as the device holds at once: a check must not need more memory than the training."""
+    most = CHECKED_SAMPLES
+    while True:
+        try:
+            return compare(*trial.checked_samples(most))
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or most <= 2:
+                raise
+        release_memory(trial.device)
+        most //= 2
+
+
 def _check(trial: Trial, settled: Settled) -> tuple[str | None, Reason]:
-    """Whether the gradient of real samples is that of the same samples one at a time: a refusal or None, and why."""
+    """Whether a choice gives the gradient of the same samples at once, in the user's batch: a refusal or None, why."""
     choice = settled.plan.micro_batching
     if choice == "fixed":
-        return None, Reason(
-            "micro_batching=fixed", f"Micro-batches of {settled.plan.micro_batch}, in the order of the stream."
-        )
-    samples, refs = trial.first_samples()
-    alone = preparation_of(trial.job, "fixed", micro_batch=1, format=settled.preparation.format)
+        return None, _check_fixed(trial, settled)
     try:
-        with untraced(trial.job.model, trial.device), dropout_off(trial.job.model):
-            reference = _gradient(trial, alone(samples, refs), None)
-            candidate = _gradient(trial, settled.preparation(samples, refs), settled.adapter)
-    except (RuntimeError, TypeError, ValueError, IndexError, NearpeakError) as error:
+        found = _on_what_fits(trial, partial(_compare, trial, settled))
+    except Exception as error:
         if is_out_of_memory(error) or isinstance(error, SettingError | LossNotFiniteError):
             raise
         refusal = f"{choice} does not run on this model: {type(error).__name__}: {error}"
         return refusal, Reason(f"micro_batching≠{choice}", refusal)
-    deviation = compare_gradients(reference, candidate)
-    evidence = {"relative": deviation.relative, "cosine": deviation.cosine, "samples": len(samples)}
-    if holds(deviation, _dtype_name(trial.job.model)):
-        because = f"Same gradient as sample by sample on {len(samples)} samples ({deviation})."
+    deviation = found.deviation
+    evidence = {"relative": deviation.relative, "cosine": deviation.cosine, "samples": found.samples}
+    if found.holds(_dtype_name(trial.job.model)):
+        because = f"Same gradient as at once on {found.samples} samples ({deviation})."
         return None, Reason(f"micro_batching={choice}", because, evidence)
-    refusal = f"{choice} changes the gradient of {len(samples)} samples against sample by sample: {deviation}"
+    refusal = f"{choice} changes the gradient of {found.samples} samples: {deviation}"
     return refusal, Reason(f"micro_batching≠{choice}", refusal, evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    deviation: Deviation
+    rounding: float
+    samples: int
+
+    def holds(self, precision: str) -> bool:
+        return holds(self.deviation, precision, self.rounding)
+
+
+def _compare(trial: Trial, settled: Settled, samples: Samples, refs: list[SampleRef]) -> _Compared:
+    """The candidate, cut into several micro-batches and with the plan's kernels, against the samples at once."""
+    model, count = trial.job.model, len(samples)
+    whole = replace(settled.preparation, micro_batching="fixed", micro_batch=count)
+    lengths = settled.preparation.lengths(samples) or [1]
+    # Small limits, so that a check of few samples cuts them as a run cuts many.
+    cut = replace(settled.preparation, micro_batch=-(-count // 3), micro_batch_tokens=-(-sum(lengths) // 2))
+    with untraced(model, trial.device), dropout_off(model):
+        reference = _gradient(trial, whole(samples, refs), None)
+        with applied(model, settled.plan):
+            deviation = compare_gradients(reference, _gradient(trial, cut(samples, refs), settled.adapter))
+        if holds(deviation, _dtype_name(model)):
+            return _Compared(deviation, 0.0, count)
+        reordered = _gradient(trial, whole(samples[::-1], refs[::-1]), None)
+    return _Compared(deviation, compare_gradients(reference, reordered).relative, count)
+
+
+def _check_fixed(trial: Trial, settled: Settled) -> Reason:
+    """Fixed micro-batches are the user's own; whether a window could be split otherwise matters to ranks and memory."""
+    said = f"Micro-batches of {settled.plan.micro_batch}, in the order of the stream."
+    splits = (settled.plan.micro_batch or 1) < trial.job.global_batch or trial.ranks > 1
+    if not trial.windows or not splits or couples_samples(trial.job.model) is not None:
+        return Reason("micro_batching=fixed", said)
+    try:
+        deviation = _deviation_when_split(trial, settled.plan, settled.adapter)
+    except SettingError:
+        raise
+    except Exception as error:  # noqa: BLE001  as above: a loss that cannot be split may well run as the user has it
+        because = f"{said} Split in two they could not be compared ({type(error).__name__}: {error})."
+        return Reason("micro_batching=fixed", because)
+    if deviation is None or holds(deviation, _dtype_name(trial.job.model)):
+        return Reason("micro_batching=fixed", said)
+    because = f"the loss is no mean over samples: split in two, the gradient differs ({deviation}). {HINT}"
+    if trial.ranks > 1:
+        raise UnsupportedError(f"Several ranks cannot share a window: {because}")
+    return Reason("micro_batching=fixed", f"{said} Beware: {because}")
 
 
 def _dtype_name(model: torch.nn.Module) -> str:
@@ -279,7 +380,9 @@ def _with_measured_cost(trial: Trial, settled: Settled) -> Settled:
 
 def _alternatives(trial: Trial, settled: Settled, allow: Sequence[str]) -> list[Settled]:
     """Other plans worth measuring: precision where allowed, and padding in place of packing."""
-    candidates = []
+    candidates: list[Settled] = []
+    if not trial.windows:
+        return candidates
     if settled.plan.micro_batching == "packed":
         padded = _with_micro_batching(trial, settled.plan, "partition", None)
         if _check(trial, padded)[0] is None:
@@ -321,23 +424,16 @@ def _difference(best: Plan, candidate: Plan) -> str:
 def _window_ms(trial: Trial, settled: Settled, windows: Sequence[PreparedWindow]) -> float:
     """Forward and backward of some windows, in ms, without a trace."""
     execution = trial.execution(settled.plan.precision, settled.adapter)
-    undo = apply_kernels(trial.job.model, Kernels(settled.plan.matmul, settled.plan.dropout))
-    before = torch.get_num_threads()
-    torch.set_num_threads(settled.plan.threads or before)
-    try:
-        with untraced(trial.job.model, trial.device):
-            trial.job.model.train()
-            moved = [move(window, trial.device) for window in windows]
-            # On CPUs, the time that this process computed: what else runs there must not decide.
-            clock = time.process_time if trial.device.type == "cpu" else time.perf_counter
-            return _timed_ms(lambda: _run(execution, moved), clock)
-    finally:
-        torch.set_num_threads(before)
-        undo()
+    # On CPUs, the time that this process computed: what else runs there must not decide.
+    clock = time.process_time if trial.device.type == "cpu" else time.perf_counter
+    with untraced(trial.job.model, trial.device), applied(trial.job.model, settled.plan):
+        trial.job.model.train()
+        moved = [move(window, trial.device) for window in windows]
+        return _timed_ms(lambda: _run(execution, moved), clock)
 
 
 def _run(execution: Execution, windows: Sequence[PreparedWindow]) -> None:
     for window in windows:
-        accumulate(execution, window.micro_batches, units=window.units)
+        accumulate(execution, window.micro_batches, units=max(1, window.units))
     if execution.device.type == "cuda":
         torch.cuda.synchronize(execution.device)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from nearpeak.errors import UnsupportedError
 from nearpeak.train.cpu_dropout import keep_mask
 
 __all__ = ["attend_with_dropout"]
@@ -51,8 +52,12 @@ class _PackedAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient):  # type: ignore[no-untyped-def]
+        if torch.is_grad_enabled():
+            raise UnsupportedError(
+                "A gradient of a gradient does not pass through packed attention with dropout: use "
+                "micro_batching='partition'."
+            )
         query, key, value, *kept = ctx.saved_tensors
         grads = tuple(torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (query, key, value))
         by_head = gradient.transpose(0, 1)

@@ -34,7 +34,6 @@ class _BitDropout(torch.autograd.Function):
         return values * mask
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (mask,) = ctx.saved_tensors
         return grad_outputs[0] * mask, None

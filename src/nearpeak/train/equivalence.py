@@ -12,6 +12,9 @@ __all__ = ["Deviation", "compare_gradients", "couples_samples", "gradients", "ho
 
 RELATIVE_LIMIT = {"fp64": 1e-10, "fp32": 1e-5, "tf32": 1e-2}
 """Largest |candidate - reference| / |reference| that rounding explains."""
+ROUNDING_FACTOR, MOST_ROUNDING = 4.0, 10.0
+"""A gradient that nearly cancels has more rounding in it: so many times what was measured of it is let pass, and at
+most so many times the limit."""
 COSINE_LIMIT = 0.999
 """What 16-bit rounding leaves of the gradient's direction."""
 
@@ -67,10 +70,14 @@ def _deviation(differences: dict[str, float], dot: float, reference: float, cand
     )
 
 
-def holds(deviation: Deviation, precision: str) -> bool:
-    """Whether a deviation is rounding in this precision and nothing else."""
+def holds(deviation: Deviation, precision: str, rounding: float = 0.0) -> bool:
+    """Whether a deviation is rounding in this precision and nothing else.
+
+    `rounding` is the relative deviation of the reference from itself, computed in another order.
+    """
     if precision in RELATIVE_LIMIT:
-        return deviation.relative <= RELATIVE_LIMIT[precision]
+        limit = RELATIVE_LIMIT[precision]
+        return deviation.relative <= max(limit, min(ROUNDING_FACTOR * rounding, MOST_ROUNDING * limit))
     return deviation.cosine >= COSINE_LIMIT and abs(deviation.scale - 1) <= 0.02
 
 

@@ -55,12 +55,13 @@ class _OneDnnLinear(torch.autograd.Function):
         return _onednn(rows, weight, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         rows, weight = ctx.saved_tensors
         gradient = grad_outputs[0].contiguous()
-        for_rows = _onednn(gradient, weight.t()) if ctx.needs_input_grad[0] else None
-        for_weight = _onednn(gradient.t(), rows.t()) if ctx.needs_input_grad[1] else None
+        # A gradient that is itself differentiated (a gradient penalty) needs operators that autograd knows.
+        product = functional.linear if torch.is_grad_enabled() else _onednn
+        for_rows = product(gradient, weight.t()) if ctx.needs_input_grad[0] else None
+        for_weight = product(gradient.t(), rows.t()) if ctx.needs_input_grad[1] else None
         return for_rows, for_weight, gradient.sum(0) if ctx.has_bias else None
 
 
@@ -178,9 +179,11 @@ def interleaved_ms(runs: dict[str, Callable[[], Any]], repeats: int = 6) -> dict
     return best
 
 
-def fuse_optimizer(optimizer: torch.optim.Optimizer, wanted: bool) -> Reason:
+def fuse_optimizer(optimizer: torch.optim.Optimizer, wanted: bool, model: torch.nn.Module) -> Reason:
     """Switch an optimizer that has a fused kernel to it: one pass over the weights in place of a dozen."""
     groups = optimizer.param_groups
+    if any(getattr(module, "sparse", False) is True for module in model.modules()):
+        return Reason("fused_optimizer=no", "An embedding has sparse gradients, which fused kernels do not know.")
     if not wanted or "fused" not in optimizer.defaults or not getattr(optimizer, "_step_supports_amp_scaling", True):
         return Reason("fused_optimizer=no", f"{type(optimizer).__name__} has no fused kernel." if wanted else "As set.")
     if any(group.get("foreach") or group.get("capturable") or group.get("differentiable") for group in groups):

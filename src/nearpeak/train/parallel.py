@@ -78,7 +78,7 @@ class GradientReducer:
         trained = [p for p in reversed(list(parameters)) if p.requires_grad]
         self._buckets = _make_buckets(trained, bucket_bytes)
         reference = trained[0]
-        self._statistics = torch.zeros(statistics, dtype=torch.float64, device=reference.device)
+        self._statistics = torch.zeros(statistics, dtype=statistics_type(reference.device), device=reference.device)
         self._armed, self._next = False, 0
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._hooks = [p.register_post_accumulate_grad_hook(self._gradient_is_ready) for p in trained]
@@ -105,6 +105,10 @@ class GradientReducer:
             last.wait()
         return self._statistics.clone()
 
+    def disarm(self) -> None:
+        """Forget a window whose backward broke off before anything was sent."""
+        self._armed, self._next = False, 0
+
     @property
     def has_sent(self) -> bool:
         """Whether part of this window's gradient is already on its way to the other ranks."""
@@ -128,6 +132,11 @@ class GradientReducer:
         self._next += 1
         _fill(bucket)
         bucket.work = dist.all_reduce(bucket.flat, async_op=True)
+
+
+def statistics_type(device: torch.device) -> torch.dtype:
+    """Sums over a window want more digits than fp32 has, where the device knows any."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _make_buckets(parameters: list[torch.nn.Parameter], bucket_bytes: int) -> list[_Bucket]:

@@ -23,15 +23,15 @@ from nearpeak.plan import Plan, load_plan
 from nearpeak.reason import Reason
 from nearpeak.train import choose
 from nearpeak.train.accumulate import Execution, accumulate
+from nearpeak.train.applied import applied
 from nearpeak.train.device import choose_device, is_out_of_memory, prefetch, release_memory
 from nearpeak.train.equivalence import couples_samples
-from nearpeak.train.kernels import Kernels, apply_attention, apply_compile, apply_kernels, fuse_optimizer
+from nearpeak.train.kernels import fuse_optimizer
 from nearpeak.train.loader import IterableSource, MapSource, WindowLoader, WindowSource
 from nearpeak.train.order import Origin, SampleOrder, order_of, steps_from, stream_end
-from nearpeak.train.parallel import GradientReducer, Ranks, agree, join_ranks, same_start
-from nearpeak.train.precision import LossScaler, all_finite, check_precision, tf32
+from nearpeak.train.parallel import GradientReducer, Ranks, agree, join_ranks, same_start, statistics_type
+from nearpeak.train.precision import LossScaler, all_finite, check_precision
 from nearpeak.train.prepare import MicroBatch, PreparedWindow, split_micro_batch
-from nearpeak.train.recompute import apply_recompute
 from nearpeak.train.seeding import SampleRef, sample_seed
 from nearpeak.train.state import Checkpoints, Keeper
 from nearpeak.train.step import LateFigure, LossWatch, Step
@@ -47,6 +47,7 @@ Figure = int | float | torch.Tensor
 STEP_STREAM = 0x57E9
 """Keeps the random numbers of steps (dropout) apart from those of samples."""
 TRIED_WINDOWS = 2
+OTHER_SAMPLES = 24
 
 
 class Run:
@@ -79,7 +80,7 @@ class Run:
         self.plan, self._preparation = settled.plan, settled.preparation
         self.reasons: list[Reason] = list(settled.plan.reasons)
         self.optimizer = job.optimizer(self.model)
-        self.reasons.append(fuse_optimizer(self.optimizer, self.plan.fused_optimizer))
+        self.reasons.append(fuse_optimizer(self.optimizer, self.plan.fused_optimizer, self.model))
         self.schedule = None if job.schedule is None else job.schedule(self.optimizer, self.optimizer_steps)
         self.scaler = LossScaler() if self.plan.precision == "fp16" else None
         self._execution = Execution(self.model, job.loss, self.device, self.plan.precision, settled.adapter)
@@ -106,11 +107,11 @@ class Run:
 
     def __iter__(self) -> Iterator[Step]:
         """Train from the next step to the last; leaving the loop early stops cleanly and iterating again goes on."""
-        with contextlib.ExitStack() as applied:
-            self._apply_plan(applied)
-            loader = applied.enter_context(self._loader())
+        with contextlib.ExitStack() as stack:
+            self._apply_plan(stack)
+            loader = stack.enter_context(self._loader())
             kept = contextlib.nullcontext() if self._keeper is None else self._keeper.open(self)
-            keeper = applied.enter_context(kept)
+            keeper = stack.enter_context(kept)
             for window in prefetch(iter(loader), self.device):
                 step = self._step(window, loader)
                 yield step
@@ -124,7 +125,7 @@ class Run:
 
     def _settle(self, plan: Plan | str | Path, allow: tuple[str, ...]) -> choose.Settled:
         """The first rank decides and tells the others, errors included: nobody waits for a rank that gave up."""
-        trial = choose.Trial(self.job, self.device, self._trial_windows())
+        trial = choose.Trial(self.job, self.device, self._trial_windows(), self._other_samples(), self.ranks.count)
         outcome: Plan | NearpeakError = Plan()
         if self.ranks.is_first:
             try:
@@ -155,22 +156,23 @@ class Run:
         ]
         return [self._source.read(k, refs, self.job.seed) for k, refs in enumerate(windows, self.next_step)]
 
-    def _apply_plan(self, applied: contextlib.ExitStack) -> None:
+    def _other_samples(self) -> tuple[list[Any], list[SampleRef]]:
+        """A few from all over the first epoch that is left; none of a stream."""
+        order = order_of(self.job, self.origin)
+        if order is None or not self.ranks.is_first:
+            return [], []
+        step = max(1, (self.optimizer_steps - self.next_step) // OTHER_SAMPLES)
+        windows = range(self.next_step + TRIED_WINDOWS, self.optimizer_steps, step)[:OTHER_SAMPLES]
+        refs = [_refs(order.window(k, stream_end(self.job)))[0] for k in windows]
+        return self._source.read(self.next_step, refs, self.job.seed) if refs else ([], [])
+
+    def _apply_plan(self, stack: contextlib.ExitStack) -> None:
         """Put the plan's kernels and policies on the model until the loop ends."""
-        before = torch.get_num_threads()
-        applied.callback(torch.set_num_threads, before)
-        torch.set_num_threads(self.plan.threads or before)
-        applied.enter_context(tf32(self.plan.precision == "tf32"))
-        applied.callback(apply_kernels(self.model, Kernels(self.plan.matmul, self.plan.dropout)))
-        applied.callback(apply_attention(self.model, self.plan.attention))
-        undo, reason = apply_recompute(self.model, self.plan.recompute, self.plan.recompute_every)
-        applied.callback(undo)
-        undo_compile, compiled = apply_compile(self.model, self.plan.compile)
-        applied.callback(undo_compile)
-        self.reasons += [r for r in (reason, compiled) if r not in self.reasons]
+        reasons = stack.enter_context(applied(self.model, self.plan))
+        self.reasons += [reason for reason in reasons if reason not in self.reasons]
         if self.ranks.count > 1:
             self._reducer = GradientReducer(self.model.parameters(), statistics=4)
-            applied.callback(self._reducer.close)
+            stack.callback(self._reducer.close)
 
     def _loader(self) -> WindowLoader:
         loader = WindowLoader(
@@ -246,9 +248,9 @@ class Run:
 
     def _reduce(self, losses: list[torch.Tensor], window: PreparedWindow) -> tuple[torch.Tensor, Figure]:
         """The window's mean loss and its units, over all ranks."""
-        own = torch.zeros(4, dtype=torch.float64, device=self.device)
+        own = torch.zeros(4, dtype=statistics_type(self.device), device=self.device)
         for loss, micro in zip(losses, window.micro_batches, strict=True):
-            own[0] += loss.double() * micro.units
+            own[0] += loss.to(own.dtype) * micro.units
         own[1] = window.units
         if self._keeper is not None:
             own[2], own[3] = self._keeper.flags(self.next_step)
@@ -302,6 +304,8 @@ class Run:
                 "Out of memory while gradients were already on their way to other ranks. Set micro_batch_tokens "
                 f"in the plan below {largest.padded_tokens} (or micro_batch below {largest.samples})."
             ) from error
+        if self._reducer is not None:
+            self._reducer.disarm()
         if largest.samples == 1 or couples_samples(self.model):
             raise OutOfMemoryError(_too_large(largest)) from error
         halved = [half for micro in window.micro_batches for half in self._halves(micro, _size(largest) // 2)]

@@ -32,23 +32,22 @@ def random_state_kept(device: torch.device | None = None) -> Iterator[None]:
 def seeded_step(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers of one optimizer step (dropout and the like), a function of the seed alone.
 
-    The caller's own torch state is put back: a user who draws numbers between steps gets an undisturbed stream.
+    The caller's own states are put back: a user who draws numbers between steps gets an undisturbed stream.
     """
-    cpu = torch.get_rng_state()
-    gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    torch.manual_seed(seed)
-    try:
+    import numpy as np
+
+    with random_state_kept(device):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # some models draw from numpy in their forward pass (SpecAugment)
         yield
-    finally:
-        torch.set_rng_state(cpu)
-        if gpu is not None:
-            torch.cuda.set_rng_state(gpu, device)
 
 
 @contextlib.contextmanager
 def untraced(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
     """Forward and backward passes inside leave parameters, buffers, gradients, mode and random numbers as they were."""
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    values = {id(b): b.detach().clone() for _, own in buffers for b in own.values() if b is not None}
     gradients = {name: p.grad for name, p in model.named_parameters()}
     modes = {name: module.training for name, module in model.named_modules()}
     model.zero_grad(set_to_none=True)
@@ -60,9 +59,20 @@ def untraced(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
                 p.grad = gradients[name]
             for name, module in model.named_modules():
                 module.training = modes[name]
-            with torch.no_grad():
-                for name, buffer in model.named_buffers():
-                    buffer.copy_(buffers[name])
+            _put_buffers_back(buffers, values)
+
+
+def _put_buffers_back(
+    buffers: list[tuple[torch.nn.Module, dict[str, torch.Tensor | None]]], values: dict[int, torch.Tensor]
+) -> None:
+    """The same tensors with the same values, also where a forward pass registered or replaced some."""
+    with torch.no_grad():
+        for module, own in buffers:
+            module._buffers.clear()
+            module._buffers.update(own)
+            for buffer in own.values():
+                if buffer is not None:
+                    buffer.copy_(values[id(buffer)])
 
 
 @contextlib.contextmanager
