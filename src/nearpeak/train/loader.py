@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import multiprocessing
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.context import ForkProcess
 from typing import Any, NamedTuple
 
 import torch
@@ -239,6 +241,7 @@ class _Crew:
             num_workers=self.workers,
             prefetch_factor=settings.prefetch_windows,
             collate_fn=_as_it_is,
+            worker_init_fn=_leave_if_orphaned,
             pin_memory=settings.pin_memory and torch.cuda.is_available(),
             multiprocessing_context=method,
             generator=torch.Generator(),  # the default would draw from the training process's random numbers
@@ -287,6 +290,18 @@ def _without_warnings() -> Iterator[None]:
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _leave_if_orphaned(_worker: int) -> None:
+    """torch's own watch compares the parent with the one it found when the worker began: if the training was killed
+    before that, the worker takes its foster parent for the training and waits for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    # After a fork, workers hold the writing ends of each other's sentinels, so these say nothing.
+    forked = isinstance(multiprocessing.current_process(), ForkProcess)
+    if os.getppid() != parent.pid if forked else not parent.is_alive():
+        os._exit(1)
 
 
 def _is_death(error: BaseException | None) -> bool:
