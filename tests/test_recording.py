@@ -16,7 +16,19 @@ from nearpeak.errors import DataError, SettingError, UnsupportedError
 from nearpeak.job import JobRecord
 from nearpeak.plan import Plan
 from nearpeak.reason import Reason
-from nearpeak.recording import Recording, RecordingWriter, describe_run
+from nearpeak.recording import (
+    EventRecord,
+    ProcessRecord,
+    ReadingRecord,
+    Recording,
+    RecordingWriter,
+    RowWriter,
+    StackRecord,
+    StepRecord,
+    WorkerRecord,
+    describe_run,
+)
+from nearpeak.recording.schema import Row
 
 JOB = JobRecord(
     samples=100,
@@ -159,10 +171,11 @@ def test_a_failing_disk_costs_rows_and_one_warning_not_the_run(tmp_path: Path) -
 WRITE_FOR_EVER = """
 import itertools, sys
 from types import SimpleNamespace
-from nearpeak.recording import COLUMNS, RecordingWriter, describe_run
+from nearpeak.recording import RecordingWriter, describe_run
+from nearpeak.recording.writer import SOURCED
 writer = RecordingWriter(sys.argv[1], describe_run(), batch_rows=8)
 for index in itertools.count():
-    writer.add(SimpleNamespace(index=index, **dict.fromkeys(COLUMNS[1:], index)))
+    writer.add(SimpleNamespace(index=index, **dict.fromkeys(SOURCED, index)))
 """
 
 
@@ -212,7 +225,55 @@ def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     RecordingWriter(tmp_path, describe_run()).close()
     with sqlite3.connect(tmp_path / "recording.sqlite") as database:
-        database.execute("UPDATE info SET value = '2' WHERE name = 'schema'")
+        database.execute("UPDATE info SET value = '1000' WHERE name = 'schema'")
     database.close()
-    with pytest.raises(UnsupportedError, match="schema 2"):
+    with pytest.raises(UnsupportedError, match="schema 1000"):
         Recording(tmp_path)
+
+
+def test_several_processes_write_rows_of_all_tables_into_one_recording(tmp_path: Path) -> None:
+    RecordingWriter(tmp_path, describe_run()).close()
+    writers = [RowWriter(tmp_path) for _ in range(2)]
+    for process, writer in enumerate(writers):
+        assert writer.write(rows_of(process))
+    for writer in writers:
+        writer.close()
+    recording = Recording(tmp_path)
+    assert [each.rank for each in recording.processes] == [0, 1]
+    assert [(step.process, step.input_ms) for step in recording.steps(process=1)] == [(1, 1.5)]
+    assert len(recording.steps()) == len(recording.workers) == len(recording.stacks) == len(recording.events) == 2
+    assert recording.workers[0].fetch_ms == 3.0
+    assert [reading.busy_percent for reading in recording.readings] == [None, None]
+
+
+def rows_of(process: int) -> list[Row]:
+    return [
+        ProcessRecord(process=process, pid=10 + process, started_ns=1, rank=process),
+        StepRecord(process=process, step=0, input_ms=1.5),
+        WorkerRecord(process=process, pid=99, batches=4, fetch_ms=3.0),
+        StackRecord(process=process, phase="input", frames="[]", samples=2),
+        EventRecord(process=process, at_ns=5, kind="evaluation"),
+        ReadingRecord(at_ns=process, device=0),
+    ]
+
+
+def test_a_recording_with_other_columns_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    RecordingWriter(tmp_path, describe_run()).close()
+    with sqlite3.connect(tmp_path / "recording.sqlite") as database:
+        database.execute("DROP TABLE steps")
+        database.execute("DROP TABLE stacks")
+        database.execute("CREATE TABLE steps (process INTEGER, step INTEGER, loss REAL, colour TEXT)")
+        database.execute("INSERT INTO steps VALUES (0, 7, 0.5, 'red')")
+    database.close()
+    step = Recording(tmp_path).steps()[0]
+    assert (step.step, step.loss, step.input_ms) == (7, 0.5, None)
+    assert Recording(tmp_path).stacks == []
+
+
+def test_rows_need_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys, nearpeak.recording.rows\n"
+        "print([name for name in ('msgspec', 'numpy', 'torch', 'rich', 'click') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
