@@ -11,7 +11,7 @@ __all__ = ["ProcessFacts"]
 
 @dataclass(slots=True, kw_only=True)
 class ProcessFacts:
-    """What is unknown is None. Filled in bit by bit while the training begins, then written into its `ProcessRecord`."""
+    """What is unknown is None. Filled in while the training begins, then written into its `ProcessRecord`."""
 
     framework: str | None = None
     """Who runs the loop: `transformers`, `lightning`, `accelerate`, `nearpeak` or `pytorch` for the user's own."""
