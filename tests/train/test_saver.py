@@ -254,6 +254,9 @@ def test_a_second_save_waits_and_says_how_long(saver: Saver, monkeypatch: pytest
         threading.Timer(0.2, writing.go.set).start()
         saver.begin(position(2), {"w": torch.zeros(3)})
     assert saver.last.waited_for_previous_ms >= 150
+    (reason,) = saver.reasons
+    assert reason.choice == "checkpoint=waits"
+    assert "the save of step 1 was not on the disk yet" in reason.because
     checkpoint = saver.wait_durable()
     assert checkpoint is not None
     assert checkpoint.step == 2

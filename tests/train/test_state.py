@@ -22,6 +22,7 @@ from nearpeak.testing import assert_exact_resume
 from nearpeak.train.order import SampleOrder
 from nearpeak.train.preempt import PREEMPTED_EXIT_CODE, Preempted
 from nearpeak.train.state import Checkpoints
+from nearpeak.train.storage import CheckpointFolder
 
 EVERY = Plan(micro_batching="fixed", micro_batch=3, checkpoint_every=1, loader=LoaderSettings(workers=0))
 
@@ -270,6 +271,28 @@ def test_a_notice_stops_at_a_step_boundary_with_everything_saved(tmp_path):
     run = Run(point_job(), seldom, checkpoints=quiet(tmp_path))
     assert run.next_step == len(losses) < 5
     assert losses + [step.loss for step in run] == expected
+
+
+def test_advice_brings_a_checkpoint_soon_and_the_run_goes_on(tmp_path):
+    """A machine that is only likely to vanish goes on working; SIGCONT is advice, too."""
+    settings = Checkpoints(folder=tmp_path, notices=["signals"], every=1000, at_end=False)
+    steps = []
+    for step in Run(point_job(epochs=2), EVERY, checkpoints=settings):
+        steps.append(step.index)
+        if step.index == 2:
+            os.kill(os.getpid(), signal.SIGCONT)
+    assert steps == list(range(10))
+    (saved,) = CheckpointFolder(tmp_path).checkpoints()
+    assert saved.step == 4, "with the step that was under way, and once"
+
+
+def test_cadence_and_number_of_checkpoints_can_be_set_apart_from_the_plan(tmp_path):
+    run = Run(point_job(epochs=2), EVERY, checkpoints=quiet(tmp_path, every=3, kept=1, at_end=False))
+    list(run)
+    assert [each.step for each in CheckpointFolder(tmp_path).checkpoints()] == [9]
+    told = [reason for reason in run.reasons if reason.choice == "checkpoint_every=3"]
+    assert told[0].because == "as set"
+    assert "A loss takes" in told[-1].because
 
 
 RANKS = Path(__file__).parent / "resume_ranks.py"

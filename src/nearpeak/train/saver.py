@@ -14,6 +14,7 @@ should anything else change while it is being copied, the copy is thrown away, n
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -36,6 +37,10 @@ from nearpeak.train.storage import Checkpoint, CheckpointFolder, Draft, Position
 
 __all__ = ["SaveTimes", "Saver", "load_state"]
 
+logger = logging.getLogger("nearpeak")
+
+NOTED_WAIT_MS = 100.0
+"""What the training may wait for the disk before it is said."""
 BACKGROUND_NICENESS = 5
 """Threads that write and hash yield to those that compute, where the system has a priority per thread."""
 
@@ -226,10 +231,22 @@ class Saver:
         self._release()
         self._current.thread.join()
         self._waited_ms += _ms_since(start)
+        self._note_wait(self._current)
         if self.on_failure == "raise":
             self._raise_failure(self._current)
         self._warn_of_failure(self._current)
         self._current = None
+
+    def _note_wait(self, save: _Save) -> None:
+        """Said once: from then on every save tells its own wait."""
+        if self._waited_ms < NOTED_WAIT_MS or any(reason.choice == "checkpoint=waits" for reason in self.reasons):
+            return
+        because = (
+            f"the save of step {save.position.step} was not on the disk yet when the next one came, so training waited "
+            f"{self._waited_ms / 1e3:.2g} s: save less often, or to a faster disk."
+        )
+        self.reasons.append(Reason("checkpoint=waits", because, {"waited_ms": self._waited_ms}))
+        logger.warning("nearpeak: %s", self.reasons[-1])
 
     def _release(self) -> float:
         """Wait until the tensors may change; 0 ms after the first time."""

@@ -56,6 +56,12 @@ class Checkpoints:
     """Objects of your own that belong to the state, by name: anything with state_dict() and load_state_dict()."""
     allow_new_global_batch: bool = False
     """Go on at the next sample though the global batch is another than before."""
+    every: int | Literal["auto"] | None = None
+    """Optimizer steps between two checkpoints, or "auto"; None leaves it to the plan's `checkpoint_every`."""
+    kept: int | None = None
+    """How many stay; None leaves it to the plan's `checkpoints_kept`."""
+    at_end: bool = True
+    """Save the end of the training as well; False where something else keeps its result."""
     hazard: Hazard = field(default_factory=lambda: Hazard.constant(1 / 24))
     """How likely this machine is lost, by its age; steers `checkpoint_every="auto"`."""
     notices: Literal["auto"] | Sequence[str] | None = "auto"
@@ -84,7 +90,8 @@ class Keeper:
         self._notices: Notices | None = None
         self._saver: Saver | None = None
         self._stop = self._save = False
-        self._unsaved = False
+        self._unsaved = self._advised = False
+        self._stalled_s = 0.0
         self._started = time.monotonic()
         self._agreed: tuple[LateFigure, LateFigure] | None = None
 
@@ -153,22 +160,31 @@ class Keeper:
     @contextlib.contextmanager
     def open(self, run: Run) -> Iterator[Keeper]:
         """Listen and save while it is open; the last save is durable when it closes."""
-        self._rhythm = Rhythm(run.plan.checkpoint_every, self.settings.hazard, self._started)
+        every = self.settings.every or run.plan.checkpoint_every
+        self._rhythm = Rhythm(every, self.settings.hazard, self._started, run.reasons)
         with contextlib.ExitStack() as stack:
             if self.settings.notices is not None:
                 notices = Notices(self.settings.notices, local_rank=self.ranks.local_rank)
                 self._notices = stack.enter_context(notices)
                 run.reasons += notices.reasons
             if self.ranks.is_first:
-                self._saver = stack.enter_context(Saver(self.folder, keep=run.plan.checkpoints_kept, on_failure="warn"))
+                kept = self.settings.kept or run.plan.checkpoints_kept
+                self._saver = stack.enter_context(Saver(self.folder, keep=kept, on_failure="warn"))
+                self._saver.reasons = run.reasons
             yield self
-        run.reasons += self._rhythm.reasons
 
     def flags(self, step: int) -> tuple[float, float]:
         """(stop, save) of this rank for the step under way; they are added up over ranks with its statistics."""
         pending = self._notices is not None and self._notices.pending is not None
         due = self.ranks.is_first and (self._rhythm.is_due(step + 1) or self._torn)
-        return float(pending), float(due)
+        return float(pending), float(self._take_advice() or due)
+
+    def _take_advice(self) -> bool:
+        """Whether somebody on this machine recommends a save soon: a machine "at elevated risk" goes on working."""
+        while self._notices is not None and (advice := self._notices.take_advice()) is not None:
+            self._advised = True
+            logger.warning("nearpeak: a checkpoint is saved, the run goes on: %s", advice)
+        return self._advised
 
     def hear(self, stop: torch.Tensor, save: torch.Tensor) -> None:
         """What the ranks agreed on for the step under way; from a GPU it is read one step late, so that none waits."""
@@ -178,21 +194,21 @@ class Keeper:
 
     def before_update(self) -> None:
         """The state that is being copied may not change before it is."""
-        if self._saver is not None:
-            self._saver.wait_staged()
+        self._stalled_s = 0.0 if self._saver is None else self._saver.wait_staged() / 1e3
 
     def after_step(self, run: Run, wall_s: float) -> None:
         """After the user's own code of a step: save if it is time, leave if somebody said so."""
         self._unsaved = True
-        self._rhythm.note_step(wall_s)
+        saving = self._saver is not None and self._saver.busy
+        self._rhythm.note_step(wall_s - self._stalled_s, saving=saving)
         if self._stop:
             self._leave(run)
         elif self._save:
             self._begin(run)
 
     def finish(self, run: Run) -> None:
-        """The end of the training is saved as well."""
-        if self._unsaved:
+        """The end of the training is saved as well, if it is wanted."""
+        if self._unsaved and self.settings.at_end:
             self._begin(run)
         if self._saver is not None:
             self._saver.wait_durable()
@@ -203,11 +219,12 @@ class Keeper:
 
     def _begin(self, run: Run, *, at_once: bool = False, alone: bool = False) -> None:
         random = [rng_state()] if alone else _gathered(rng_state(), self.ranks)
-        self._unsaved = False
+        self._unsaved = self._advised = False
         if self._saver is not None:
             steady, changing = _state_of(run, random, self.settings.extra_state)
-            self._rhythm.note_save(run.next_step, self._saver.last)
+            before = self._saver.last
             self._saver.begin(_position(run), steady, changing, at_once=at_once)
+            self._rhythm.note_save(run.next_step, before)  # whose end `begin` has waited for
 
     def _leave(self, run: Run) -> None:
         """Save, wait until it is durable, tell whoever asked, and leave with the code that means "start me again"."""
@@ -315,7 +332,8 @@ def _new_origin(checkpoint: Checkpoint, job: Job, settings: Checkpoints) -> tupl
     order = order_of(job)
     said = f"the global batch was {manifest.global_batch} and is {job.global_batch}"
     if not settings.allow_new_global_batch or order is None:
-        way_out = "" if order is None else " To go on at the next sample all the same: allow_new_global_batch=True."
+        allow = "allow_new_global_batch=True, of `nearpeak train` --allow-new-global-batch"
+        way_out = "" if order is None else f" To go on at the next sample all the same: {allow}."
         raise ResumeError(
             f"{checkpoint.path}: {said}. That changes what is learned: other windows, and another number of steps "
             f"under the same schedule. Set it back to {manifest.global_batch}.{way_out}"
