@@ -146,6 +146,9 @@ def test_what_out_of_memory_looks_like():
     assert is_out_of_memory(torch.OutOfMemoryError("x"))
     assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"))
     assert not is_out_of_memory(RuntimeError("size mismatch"))
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)  # what this build of torch itself says
+    assert is_out_of_memory(caught.value)
 
 
 @pytest.mark.gpu

@@ -95,10 +95,21 @@ def settle(trial: Trial, plan: Plan) -> Settled:
         refusal, reason = _check(trial, settled)
         reasons_so_far.append(reason)
         if refusal is None:
+            reasons_so_far += _token_limit_reason(plan, settled.plan)
             return replace(settled, plan=replace(settled.plan, reasons=(*plan.reasons, *reasons_so_far)))
         if plan.micro_batching != "auto":
             raise NotEquivalentError(refusal)
     raise AssertionError("fixed micro-batches are the reference and always hold")
+
+
+def _token_limit_reason(plan: Plan, settled: Plan) -> list[Reason]:
+    if settled.micro_batch_tokens == plan.micro_batch_tokens:
+        return []
+    because = (
+        "A larger micro-batch gains nothing per token on any device measured, while its memory grows; what does not fit "
+        "is split further when that shows."
+    )
+    return [Reason(f"micro_batch_tokens={settled.micro_batch_tokens}", because)]
 
 
 def carry_out(trial: Trial, plan: Plan) -> Settled:
@@ -307,11 +318,45 @@ def measure(trial: Trial, allow: Sequence[str] = ()) -> Plan:
         kernels, reasons = fastest_kernels(trial.job.model, trial.device)
         plan = replace(plan, matmul=kernels.matmul, dropout=kernels.dropout, reasons=(*plan.reasons, *reasons))
     settled = settle(trial, plan)
+    settled = _because(settled, *_not_tried(trial, allow))
+    while True:
+        try:
+            return _fastest(trial, settled, allow).plan
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        release_memory(trial.device)
+        smaller = _with_half_the_tokens(trial, settled)
+        if smaller is None:
+            unmeasured = "A window did not fit into the device's memory, so nothing else was tried."
+            return _because(settled, Reason("as checked, not measured", unmeasured)).plan
+        settled = smaller
+
+
+def _because(settled: Settled, *reasons: Reason) -> Settled:
+    return replace(settled, plan=replace(settled.plan, reasons=(*settled.plan.reasons, *reasons)))
+
+
+def _fastest(trial: Trial, settled: Settled, allow: Sequence[str]) -> Settled:
     if settled.plan.micro_batching == "partition":
         settled = _with_measured_cost(trial, settled)
     for candidate in _alternatives(trial, settled, allow):
         settled = _faster_of(trial, settled, candidate)
-    return settled.plan
+    return settled
+
+
+def _with_half_the_tokens(trial: Trial, settled: Settled) -> Settled | None:
+    """Smaller micro-batches of the same windows, after one did not fit; None where the longest sample fills them."""
+    lengths, tokens = _lengths(trial), settled.plan.micro_batch_tokens
+    if settled.plan.micro_batching == "fixed" or lengths is None or tokens is None:
+        return None
+    half = min(tokens, sum(lengths)) // 2
+    if half < max(lengths):
+        return None
+    reason = Reason(f"micro_batch_tokens={half}", "More at once did not fit into the device's memory.")
+    smaller = _because(settled, reason)
+    plan = replace(smaller.plan, micro_batch_tokens=half)
+    return _with_micro_batching(trial, plan, plan.micro_batching, settled.adapter)
 
 
 def _with_reason(plan: Plan, threads: int, reason: Reason) -> Plan:
@@ -359,8 +404,11 @@ def _with_measured_cost(trial: Trial, settled: Settled) -> Settled:
     lengths = settled.preparation.lengths(samples)
     assert lengths is not None
     by_length = sorted(range(len(samples)), key=lengths.__getitem__)
+    shapes = probe_shapes(lengths, settled.plan.micro_batch_tokens)
+    if len(shapes) < 3:
+        return settled  # all of one length: there is only one way to cut them
     probes = []
-    for count, length in probe_shapes(lengths, settled.plan.micro_batch_tokens):
+    for count, length in shapes:
         nearest = min(by_length, key=lambda i: abs(lengths[i] - length))
         window = preparation_of(trial.job, "partition", micro_batch_tokens=None)(
             [samples[nearest]] * count, [refs[nearest]] * count
@@ -386,23 +434,38 @@ def _alternatives(trial: Trial, settled: Settled, allow: Sequence[str]) -> list[
     if settled.plan.micro_batching == "packed":
         padded = _with_micro_batching(trial, settled.plan, "partition", None)
         if _check(trial, padded)[0] is None:
-            candidates.append(padded)
-    for precision in allow:
-        native, evidence = bf16_is_native(trial.device)
-        if precision == "bf16" and native:
-            reason = Reason("precision=bf16 considered", f"Allowed, and the device has it ({evidence}).")
-            plan = replace(settled.plan, precision="bf16", reasons=(*settled.plan.reasons, reason))
-            candidates.append(replace(settled, plan=plan))
-        elif precision not in ("bf16", "fp32"):
-            raise SettingError(f"allow={precision!r}: plan='auto' chooses between fp32 and bf16; set others in a plan.")
+            # Cut by measured cost, as it would be if it won: the trial has to be a fair one.
+            candidates.append(_with_measured_cost(trial, padded))
+    native, evidence = bf16_is_native(trial.device)
+    if "bf16" in allow and native:
+        reason = Reason("precision=bf16 considered", f"Allowed, and the device has it ({evidence}).")
+        plan = replace(settled.plan, precision="bf16", reasons=(*settled.plan.reasons, reason))
+        candidates.append(replace(settled, plan=plan))
     return candidates
+
+
+def _not_tried(trial: Trial, allow: Sequence[str]) -> list[Reason]:
+    """Why a precision that is allowed is not even measured; refuses what `auto` does not choose between."""
+    for precision in allow:
+        if precision not in ("bf16", "fp32"):
+            raise SettingError(f"allow={precision!r}: plan='auto' chooses between fp32 and bf16; set others in a plan.")
+    if "bf16" not in allow:
+        return []
+    native, evidence = bf16_is_native(trial.device)
+    if not native:
+        return [Reason("precision=fp32", f"bf16 is allowed, but would be emulated here ({evidence}), which is slower.")]
+    if not trial.windows:
+        because = "bf16 is allowed, but a stream has no window to measure it on; set it in the plan."
+        return [Reason("precision=fp32", because)]
+    return []
 
 
 def _faster_of(trial: Trial, best: Settled, candidate: Settled) -> Settled:
     """Interleaved, on the same windows; a tie goes to what is there."""
     # A precision is tried on the micro-batches that won so far.
     if candidate.plan.precision != best.plan.precision:
-        candidate = replace(best, plan=replace(best.plan, precision=candidate.plan.precision))
+        plan = replace(best.plan, precision=candidate.plan.precision, reasons=candidate.plan.reasons)
+        candidate = replace(best, plan=plan)
     times_ms = ([], [])
     for _ in range(3):
         for times, settled in zip(times_ms, (best, candidate), strict=True):
@@ -413,7 +476,8 @@ def _faster_of(trial: Trial, best: Settled, candidate: Settled) -> Settled:
     winner = candidate if ratio < KEEP_BELOW_GAIN else best
     because = f"{name} takes {ratio:.2f} of the time of what was best so far, measured on {len(trial.windows)} windows."
     reason = Reason(name if winner is candidate else f"not {name}", because, {"ratio": ratio})
-    return replace(winner, plan=replace(winner.plan, reasons=(*best.plan.reasons, reason)))
+    own = [known for known in winner.plan.reasons if known not in best.plan.reasons]
+    return replace(winner, plan=replace(winner.plan, reasons=(*best.plan.reasons, *own, reason)))
 
 
 def _difference(best: Plan, candidate: Plan) -> str:

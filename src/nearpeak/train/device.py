@@ -73,7 +73,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that a micro-batch was too large."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "not enough memory" in str(error)
+    # What torch's allocator for CPUs says, on Linux and elsewhere.
+    said = ("can't allocate memory", "not enough memory")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
 def release_memory(device: torch.device) -> None:

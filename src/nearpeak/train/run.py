@@ -32,7 +32,7 @@ from nearpeak.train.order import Origin, SampleOrder, order_of, steps_from, stre
 from nearpeak.train.parallel import GradientReducer, Ranks, agree, join_ranks, same_start, statistics_type
 from nearpeak.train.precision import LossScaler, all_finite, check_precision
 from nearpeak.train.prepare import MicroBatch, PreparedWindow, split_micro_batch
-from nearpeak.train.seeding import SampleRef, sample_seed
+from nearpeak.train.seeding import RandomSources, SampleRef, sample_seed
 from nearpeak.train.state import Checkpoints, Keeper
 from nearpeak.train.step import LateFigure, LossWatch, Step
 from nearpeak.train.untraced import seeded_step
@@ -84,7 +84,8 @@ class Run:
         self.schedule = None if job.schedule is None else job.schedule(self.optimizer, self.optimizer_steps)
         self.scaler = LossScaler() if self.plan.precision == "fp16" else None
         self._execution = Execution(self.model, job.loss, self.device, self.plan.precision, settled.adapter)
-        self._token_limit: int | None = None
+        self._size_limit: int | None = None
+        """Largest micro-batch since the device ran out of memory; None as long as it never did."""
         self._watch = LossWatch()
         self._reducer: GradientReducer | None = None
         self._tuner: WorkerTuner | None = None
@@ -125,7 +126,9 @@ class Run:
 
     def _settle(self, plan: Plan | str | Path, allow: tuple[str, ...]) -> choose.Settled:
         """The first rank decides and tells the others, errors included: nobody waits for a rank that gave up."""
-        trial = choose.Trial(self.job, self.device, self._trial_windows(), self._other_samples(), self.ranks.count)
+        with RandomSources(self.job.data).preserved():  # samples may draw, from generators of their own as well
+            windows, others = self._trial_windows(), self._other_samples()
+        trial = choose.Trial(self.job, self.device, windows, others, self.ranks.count)
         outcome: Plan | NearpeakError = Plan()
         if self.ranks.is_first:
             try:
@@ -193,7 +196,7 @@ class Run:
     def _step(self, window: PreparedWindow, loader: WindowLoader) -> Step:
         start = time.perf_counter()
         index = self.next_step
-        window, losses, total_loss, _ = self._gradient_of_window(window)
+        window, losses, total_loss, _ = self._gradient_of_window(self._within_limit(window))
         loss = LateFigure(total_loss)
         self._watch.add(index, loss, losses, [micro.refs for micro in window.micro_batches])
         self._watch.check()
@@ -308,13 +311,19 @@ class Run:
             self._reducer.disarm()
         if largest.samples == 1 or couples_samples(self.model):
             raise OutOfMemoryError(_too_large(largest)) from error
-        halved = [half for micro in window.micro_batches for half in self._halves(micro, _size(largest) // 2)]
+        self._size_limit = _size(largest) // 2
         because = (
             f"step {self.next_step} did not fit with {largest.samples} samples at once; "
-            "the same window goes on in smaller parts."
+            "this window and those to come go on in smaller parts."
         )
         self.reasons.append(Reason("micro_batches=smaller", because, {"samples": largest.samples}))
-        self._token_limit = _size(largest) // 2
+        return self._within_limit(window)
+
+    def _within_limit(self, window: PreparedWindow) -> PreparedWindow:
+        """The window in parts that fit, as far as is known: later windows need not run out of memory to learn it."""
+        if self._size_limit is None:
+            return window
+        halved = [half for micro in window.micro_batches for half in self._halves(micro, self._size_limit)]
         return PreparedWindow(tuple(halved))
 
     def _halves(self, micro: MicroBatch, limit: int) -> list[MicroBatch]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearpeak.errors import DataError, LossNotFiniteError, SettingError
+from nearpeak.errors import DataError, LossNotFiniteError, OutOfMemoryError, SettingError
 from nearpeak.plan import load_plan
 from nearpeak.recording import Recording
 from nearpeak.tasks.text_classification import preparing, saving, training
@@ -298,6 +298,51 @@ def test_a_nan_loss_keeps_the_model_saved_before_it(
     assert torch.isfinite(predict(tmp_path / "model", "apple")).all()
     assert f"The model of step {saved} in" in listener.warnings[0]
     assert Recording(tmp_path / "model" / "recording").ending is not None
+
+
+def test_a_nan_loss_that_shows_while_planning_names_rows_too(
+    job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "classification_loss", nan_after(0))
+    listener = Listener()
+    with pytest.raises(LossNotFiniteError, match=r"train.csv, row \d+ \(line \d+\).*job.learning_rate"):
+        run(job_file(), watcher=listener)
+    assert listener.begun == 0
+    assert not (tmp_path / "model").exists()
+
+
+def out_of_memory_after(calls: int, most: int) -> Callable[[Any, Any], Any]:
+    """A device that from then on holds no more than `most` samples at once."""
+    counted = iter(range(10_000))
+
+    def loss(model: Any, batch: Any) -> Any:
+        if next(counted) >= calls and len(batch["labels"]) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory (planted)")
+        return preparing_loss(model, batch)
+
+    return loss
+
+
+def test_what_does_not_fit_is_trained_in_smaller_parts(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = job_file(plan=FIXED)
+    whole = run(path)
+    monkeypatch.setattr(preparing, "classification_loss", out_of_memory_after(2, most=3))
+    parts = run(path, f"output.folder={path.parent / 'parts'}")
+    assert parts.totals.losses == pytest.approx(whole.totals.losses, abs=1e-5)
+    assert parts.totals.micro_batches > whole.totals.micro_batches
+    assert any(reason.choice == "micro_batches=smaller" for reason in parts.reasons)
+
+
+def test_a_sample_that_does_not_fit_keeps_the_model_saved_before_it(
+    job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = job_file(job={"optimizer_steps": 6}, output={"evaluate_every": 1}, plan=FIXED)
+    monkeypatch.setattr(preparing, "classification_loss", out_of_memory_after(3, most=0))
+    listener = Listener()
+    with pytest.raises(OutOfMemoryError, match="alone. Shorten samples"):
+        run(path, watcher=listener)
+    assert listener.saves[-1] == ("model", 3)
+    assert predict(tmp_path / "model", "apple").shape == (3,)
 
 
 def full_disk(*_: Any, **__: Any) -> None:

@@ -139,13 +139,11 @@ class _Training:
     """One training: the run, what it has reached, and what of that is on disk."""
 
     def __init__(self, prepared: Prepared, publisher: Publisher | None, watcher: Watcher, device: str | None) -> None:
-        from nearpeak.train.run import Run
-
         self.prepared, self.publisher, self.watcher = prepared, publisher, watcher
         if publisher is not None:
             publisher.check_space(model_bytes(prepared.classifier.model))
         watcher.say("planning")
-        self.run = Run(prepared.job, prepared.config.plan, device=device)
+        self.run = self._planned(device)
         self.record = describe_job(prepared.job)
         self.totals = Totals()
         self.history: list[dict[str, Any]] = []
@@ -157,6 +155,15 @@ class _Training:
         self._read_at = time.monotonic()
         self._log = _StepLog(self) if publisher is not None else None
         self._evaluator = _evaluator(prepared, self.run)
+
+    def _planned(self, device: str | None) -> Any:
+        """The run; a loss that is not finite may show already when its plan is checked."""
+        from nearpeak.train.run import Run
+
+        try:
+            return Run(self.prepared.job, self.prepared.config.plan, device=device)
+        except LossNotFiniteError as error:
+            raise LossNotFiniteError(self._with_rows(str(error))) from error
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
