@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def perceptron(width: int = 512, layers: int = 4, inputs: int = 256, classes: in
     torch.manual_seed(0)
     sizes = [inputs, *[width] * layers]
     blocks: list[nn.Module] = []
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         blocks += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*blocks, nn.Linear(width, classes))
 

@@ -106,8 +106,8 @@ def _token_limit_reason(plan: Plan, settled: Plan) -> list[Reason]:
     if settled.micro_batch_tokens == plan.micro_batch_tokens:
         return []
     because = (
-        "A larger micro-batch gains nothing per token on any device measured, while its memory grows; what does not fit "
-        "is split further when that shows."
+        "A larger micro-batch gains nothing per token on any device measured, while its memory grows; what does not "
+        "fit is split further when that shows."
     )
     return [Reason(f"micro_batch_tokens={settled.micro_batch_tokens}", because)]
 
