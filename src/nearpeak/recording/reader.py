@@ -19,6 +19,7 @@ from nearpeak.recording.schema import (
     SCHEMA,
     EventRecord,
     ProcessRecord,
+    ReadingBlock,
     ReadingRecord,
     Row,
     StackRecord,
@@ -95,6 +96,15 @@ class Recording:
     def readings(self) -> list[ReadingRecord]:
         """Of devices and of the host, in time."""
         return self._rows(ReadingRecord, "ORDER BY at_ns, device")
+
+    def reading_blocks(self, *, from_ns: int = 0) -> list[ReadingBlock]:
+        """Packed readings, those that reach beyond `from_ns`; `hardware.reading_store` unpacks them."""
+        return self._rows(ReadingBlock, "WHERE last_ns >= ? ORDER BY first_ns, device", from_ns)
+
+    def info(self, name: str) -> str | None:
+        """One JSON value of the whole recording, as it was written."""
+        self._info = self._read_info()
+        return self._info.get(name)
 
     def _rows(self, kind: type[R], rest: str, *arguments: Any) -> list[R]:
         with self._open() as database:

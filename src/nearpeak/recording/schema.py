@@ -15,6 +15,7 @@ __all__ = [
     "TABLES",
     "EventRecord",
     "ProcessRecord",
+    "ReadingBlock",
     "ReadingRecord",
     "Row",
     "StackRecord",
@@ -259,8 +260,33 @@ class ReadingRecord(Row):
     page_cache_bytes: int | None = None
 
 
-TABLES: tuple[type[Row], ...] = (ProcessRecord, StepRecord, WorkerRecord, StackRecord, EventRecord, ReadingRecord)
-_AFFINITY = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingBlock(Row):
+    """Many readings of one device, packed: a day of eight devices would fill gigabytes as rows."""
+
+    table: ClassVar[str] = "reading_blocks"
+    key: ClassVar[tuple[str, ...]] = ("device", "first_ns")
+
+    device: str
+    """Its key: ``0``, ``0:2`` for a MIG instance, ``host``."""
+    first_ns: int
+    """Unix time of its first reading; a block that still grows is written again under the same key."""
+    last_ns: int
+    readings: int
+    data: bytes
+    """Columns as `recording.columns` packs them."""
+
+
+TABLES: tuple[type[Row], ...] = (
+    ProcessRecord,
+    StepRecord,
+    WorkerRecord,
+    StackRecord,
+    EventRecord,
+    ReadingRecord,
+    ReadingBlock,
+)
+_AFFINITY = {"int": "INTEGER", "float": "REAL", "str": "TEXT", "bytes": "BLOB"}
 
 
 def create_statements() -> str:
