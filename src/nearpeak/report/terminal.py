@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
     from nearpeak.reason import Reason
 
-__all__ = ["Progress", "configure", "print_note", "print_reasons", "print_table", "progress", "status", "verbosity"]
+__all__ = [
+    "Progress",
+    "configure",
+    "print_note",
+    "print_reasons",
+    "print_table",
+    "progress",
+    "status",
+    "verbosity",
+    "width",
+    "write",
+]
 
 NARROWEST = 40
 WIDEST = 120
@@ -65,7 +76,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], *, file: 
         table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    _write(table, file or sys.stdout)
+    write(table, file or sys.stdout)
 
 
 def print_reasons(reasons: Iterable[Reason], *, file: IO[str] | None = None) -> None:
@@ -80,9 +91,9 @@ def print_note(heading: str, *paragraphs: str | None, file: IO[str] | None = Non
     from rich.text import Text
 
     out = file or sys.stdout
-    _write(Text(heading, style="bold"), out)
+    write(Text(heading, style="bold"), out)
     for paragraph in filter(None, paragraphs):
-        _write(Padding(Text(paragraph), (0, 0, 0, 4)), out)
+        write(Padding(Text(paragraph), (0, 0, 0, 4)), out)
 
 
 @contextmanager
@@ -153,8 +164,8 @@ def _is_numeric(cells: list[str]) -> bool:
     return bool(filled) and all(cell.lstrip("+-−±<>~≤≥ ")[:1].isdigit() for cell in filled)
 
 
-def _write(what: RenderableType, file: IO[str]) -> None:
-    """Render to text first: rich fills lines up with blanks, which have no place in a file or a diff."""
+def write(what: RenderableType, file: IO[str]) -> None:
+    """Write something of rich's, as text: rich fills lines up with blanks, which have no place in a file or a diff."""
     console = _console(file)
     with console.capture() as capture:
         console.print(what)
@@ -164,14 +175,14 @@ def _write(what: RenderableType, file: IO[str]) -> None:
 def _console(file: IO[str]) -> Console:
     from rich.console import Console
 
-    return Console(file=file, width=_width(file), no_color=not _in_color(), highlight=False, markup=False, emoji=False)
+    return Console(file=file, width=width(file), no_color=not _in_color(), highlight=False, markup=False, emoji=False)
 
 
 def _in_color() -> bool:
     return _Settings.color and not os.environ.get("NO_COLOR")
 
 
-def _width(file: IO[str]) -> int:
+def width(file: IO[str]) -> int:
     """The terminal's width within reason; eighty columns in files and pipes, so that they read the same everywhere."""
     if not file.isatty():
         return DEFAULT_WIDTH

@@ -1,0 +1,102 @@
+"""Words that all renderings share: names of causes and phases, and the verdict in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearpeak.diagnose.breakdown import IDLE_CAUSES, Breakdown
+from nearpeak.diagnose.diagnosis import SMALLEST_GAIN, Diagnosis
+from nearpeak.report.figures import duration_text, gain_text, share_text
+
+__all__ = ["CAUSES", "PHASE_NAMES", "SEVERITY_NAMES", "Part", "folded_text", "parts", "subline", "verdict"]
+
+CAUSES: dict[str, str] = {
+    "compute": "computing",
+    "communication": "exchange between ranks",
+    "copy": "copies host ↔ device",
+    "input": "waiting for data",
+    "host_work": "host work",
+    "launch": "launching kernels",
+    "sync": "synchronising",
+    "straggler": "waiting for a slow rank",
+    "profiler": "the profiler itself",
+    "other": "other idle time",
+}
+"""Each cause of a breakdown, as a reader calls it."""
+MEANINGS: dict[str, str] = {
+    "compute": "kernels run (on a CPU: forward, backward and update)",
+    "communication": "exchange between ranks that nothing hides",
+    "copy": "copies between host and device that nothing hides",
+    **IDLE_CAUSES,
+}
+
+PHASE_NAMES: dict[str, str] = {
+    "input": "waiting for data",
+    "copy": "copy to device",
+    "forward": "forward",
+    "backward": "backward",
+    "communication": "communication",
+    "optimizer": "optimizer",
+    "logging": "logging, metrics",
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoint",
+    "other": "other",
+}
+
+SEVERITY_NAMES: dict[str, str] = {"critical": "critical", "warning": "worth acting on", "info": "good to know"}
+
+
+_SMALL = f"{100 * SMALLEST_GAIN:g} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One cause of a step's time, ready to be shown."""
+
+    cause: str
+    name: str
+    meaning: str
+    share: float
+    time_ms: float | None
+    """Per step; None where the number of steps is not known."""
+
+
+def parts(breakdown: Breakdown, step_ms: float | None = None, *, least_share: float = 0.0005) -> list[Part]:
+    """The causes of a breakdown that take any time, in the order in which they are always shown."""
+    found = []
+    for cause, name in CAUSES.items():
+        share = breakdown.share(cause)
+        if share >= least_share:
+            time_ms = None if step_ms is None else share * step_ms
+            found.append(Part(cause, name, MEANINGS[cause], share, time_ms))
+    return found
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """The one sentence that somebody reads who reads no more."""
+    if diagnosis.findings:
+        return diagnosis.findings[0].title.rstrip(".") + "."
+    if diagnosis.facts.breakdown is None:
+        return "What was seen does not suffice for a verdict."
+    return f"Nothing found that would save {_SMALL} or more of a step."
+
+
+def subline(diagnosis: Diagnosis) -> str:
+    """Behind the verdict: how long a step takes, how much of it computes, what the first remedy saves."""
+    facts, words = diagnosis.facts, []
+    if facts.step_ms is not None:
+        words.append(f"a step takes {duration_text(facts.step_ms)} (median of {facts.steps:,})")
+    if facts.breakdown is not None:
+        words.append(f"{share_text(facts.breakdown.share('compute'))} of it computes")
+    if diagnosis.findings and diagnosis.findings[0].gain is not None:
+        words.append(f"the first remedy {gain_text(diagnosis.findings[0].gain)}")
+    text = "; ".join(words)
+    return text[:1].upper() + text[1:] + "." if text else ""
+
+
+def folded_text(diagnosis: Diagnosis) -> str:
+    """How many findings are not shown, and why."""
+    count = len(diagnosis.folded)
+    which = "1 finding saves" if count == 1 else f"{count} findings save"
+    each = "" if count == 1 else " each"
+    return f"{which} less than {_SMALL} of a step{each}" if count else ""
