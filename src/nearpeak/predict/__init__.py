@@ -1,0 +1,1 @@
+"""What another plan would need and take, before it runs: memory, speed, communication, cost."""
