@@ -184,3 +184,23 @@ def test_a_loss_that_is_not_finite_is_found_before_training():
     with pytest.raises(LossNotFiniteError) as caught:
         Run(text_job(model=model, order="sequential", global_batch=40), Plan(loader=INLINE))
     assert longest in caught.value.samples and caught.value.step == 0
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_kernel_that_is_wrong_in_the_plans_precision_only_is_noticed(precision, monkeypatch):
+    """Other precisions run other kernels: what held in fp32 says nothing about them."""
+    from nearpeak.train import packed
+
+    right = packed._each_by_itself
+
+    def wrong_in_16_bit(query, *rest):
+        output = right(query, *rest)
+        return output * 0 + 1 if torch.is_autocast_enabled("cpu") else output
+
+    monkeypatch.setattr(packed, "_each_by_itself", wrong_in_16_bit)
+    run = Run(text_job(), Plan(precision=precision), device="cpu")
+    assert run.plan.micro_batching == "partition"
+    refused = next(reason for reason in run.reasons if reason.choice == "micro_batching≠packed")
+    assert "in the plan's precision" in refused.because
+    monkeypatch.undo()
+    assert Run(text_job(), Plan(precision=precision), device="cpu").plan.micro_batching == "packed"

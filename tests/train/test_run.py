@@ -352,7 +352,7 @@ def test_a_plan_from_a_file(tmp_path):
 TEXT_JOB, POINT_JOB = text_job(), point_job()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(draw=st.data())
 def test_the_ranks_of_a_window_hold_it_exactly(draw):
     """Each rank's loader, as a run builds it, stopped once and begun anew: together the ranks hold every window."""

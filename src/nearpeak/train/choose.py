@@ -9,79 +9,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from nearpeak.errors import LossNotFiniteError, NotEquivalentError, SettingError, UnsupportedError
-from nearpeak.job import Job
+from nearpeak.errors import NotEquivalentError, SettingError, UnsupportedError
 from nearpeak.plan import Plan
 from nearpeak.reason import Reason
 from nearpeak.train.accumulate import Execution, accumulate
 from nearpeak.train.applied import applied
+from nearpeak.train.checked import check, deviation_when_split, format_of, weights_precision
 from nearpeak.train.cost import UNMEASURED, CostModel, fit_cost, probe_shapes
 from nearpeak.train.device import is_out_of_memory, move, release_memory
-from nearpeak.train.equivalence import Deviation, compare_gradients, couples_samples, gradients, holds
+from nearpeak.train.equivalence import couples_samples, holds
 from nearpeak.train.kernels import fastest_kernels
-from nearpeak.train.packed import PackedAdapter, PackFormat
+from nearpeak.train.packed import PackedAdapter
 from nearpeak.train.precision import bf16_is_native
-from nearpeak.train.prepare import Preparation, PreparedWindow, preparation_of
-from nearpeak.train.seeding import SampleRef
-from nearpeak.train.step import loss_not_finite
-from nearpeak.train.untraced import dropout_off, untraced
+from nearpeak.train.prepare import PreparedWindow, preparation_of
+from nearpeak.train.trial import Settled, Trial
+from nearpeak.train.untraced import untraced
 
 __all__ = ["Settled", "Trial", "carry_out", "measure", "settle"]
 
-CHECKED_SAMPLES = 12
-"""Samples of the gradient check: enough for unequal lengths and several micro-batches, few enough to cost little."""
 DEFAULT_MICRO_BATCH_TOKENS = 16_384
 """Beyond this a micro-batch gains nothing per token on any device measured, while its memory grows."""
-HINT = (
-    "Say what the mean is over: Job(normaliser='tokens') for target tokens, or a function that returns the sum of the "
-    "weights of a batch; a loss that compares samples with each other cannot be split."
-)
 KEEP_BELOW_GAIN = 0.97
 """A candidate must take less than this share of the best one's time to replace it."""
-
-Samples = list[Any]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A plan without open choices, and what executes it."""
-
-    plan: Plan
-    preparation: Preparation
-    adapter: PackedAdapter | None
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What choices are tried on: the job's model on its device, and the samples of real windows."""
-
-    job: Job
-    device: torch.device
-    windows: Sequence[tuple[Samples, list[SampleRef]]]
-    """Samples and refs of a few windows; empty where reading them would use them up."""
-    others: tuple[Samples, list[SampleRef]] = field(default_factory=lambda: ([], []))
-    """Samples from all over the dataset: the first windows may have no long text, or no short one."""
-    ranks: int = 1
-
-    def execution(self, precision: str, adapter: PackedAdapter | None) -> Execution:
-        return Execution(self.job.model, self.job.loss, self.device, precision, adapter)
-
-    def checked_samples(self, most: int = CHECKED_SAMPLES) -> tuple[Samples, list[SampleRef]]:
-        """A few samples from the shortest to the longest that are at hand."""
-        samples, refs = ([*w, *o] for w, o in zip(self.windows[0], self.others, strict=True))
-        lengths = preparation_of(self.job, "fixed").lengths(samples) or [0] * len(samples)
-        by_length = sorted(range(len(samples)), key=lengths.__getitem__)
-        count = min(most, len(by_length))
-        spread = {by_length[round(i * (len(by_length) - 1) / max(1, count - 1))] for i in range(count)}
-        chosen = sorted(spread)
-        return [samples[i] for i in chosen], [refs[i] for i in chosen]
 
 
 def settle(trial: Trial, plan: Plan) -> Settled:
@@ -92,7 +46,7 @@ def settle(trial: Trial, plan: Plan) -> Settled:
     reasons_so_far = [*reasons, *shift_reasons]
     for choice in wanted:
         settled = _with_micro_batching(trial, plan, choice, adapter)
-        refusal, reason = _check(trial, settled)
+        refusal, reason = check(trial, settled)
         reasons_so_far.append(reason)
         if refusal is None:
             reasons_so_far += _token_limit_reason(plan, settled.plan)
@@ -173,141 +127,22 @@ def _with_micro_batching(trial: Trial, plan: Plan, choice: str, adapter: PackedA
         micro_batch=micro_batch,
         micro_batch_tokens=tokens,
         cost=cost,
-        format=_format_of(plan, adapter),
+        format=format_of(plan, adapter),
     )
     return Settled(settled, preparation, adapter if choice == "packed" else None)
-
-
-def _format_of(plan: Plan, adapter: PackedAdapter | None) -> PackFormat:
-    own = adapter.format if adapter is not None else PackFormat()
-    return own if plan.shifted_labels is None else replace(own, shifts_labels=plan.shifted_labels)
 
 
 def _with_measured_shift(trial: Trial, plan: Plan, adapter: PackedAdapter | None) -> tuple[Plan, list[Reason]]:
     """Whether the loss leaves out each sample's first label, as causal models do: measured, where it counts."""
     if trial.job.normaliser != "tokens" or not trial.windows or couples_samples(trial.job.model) is not None:
         return plan, []
-    likely = _format_of(plan, adapter).shifts_labels if plan.shifted_labels is None else plan.shifted_labels
+    likely = format_of(plan, adapter).shifts_labels if plan.shifted_labels is None else plan.shifted_labels
     for shifted in (likely, not likely):
-        deviation = _deviation_when_split(trial, replace(plan, shifted_labels=shifted), adapter)
-        if deviation is not None and holds(deviation, _dtype_name(trial.job.model)):
+        deviation = deviation_when_split(trial, replace(plan, shifted_labels=shifted), adapter)
+        if deviation is not None and holds(deviation, weights_precision(trial.job.model)):
             because = f"Then the mean over a window does not depend on how it is split ({deviation})."
             return replace(plan, shifted_labels=shifted), [Reason(f"shifted_labels={shifted}", because)]
     return replace(plan, shifted_labels=likely), []
-
-
-def _deviation_when_split(trial: Trial, plan: Plan, adapter: PackedAdapter | None) -> Deviation | None:
-    """The gradient of some samples in two micro-batches against that of one; None where there is only one sample."""
-    make = partial(preparation_of, trial.job, "fixed", format=_format_of(plan, adapter))
-
-    def compare(samples: Samples, refs: list[SampleRef]) -> Deviation | None:
-        if len(samples) < 2:
-            return None
-        whole, halves = make(micro_batch=len(samples)), make(micro_batch=-(-len(samples) // 2))
-        with untraced(trial.job.model, trial.device), dropout_off(trial.job.model):
-            reference = _gradient(trial, whole(samples, refs), None)
-            return compare_gradients(reference, _gradient(trial, halves(samples, refs), None))
-
-    return _on_what_fits(trial, compare)
-
-
-def _on_what_fits(trial: Trial, compare: Callable[[Samples, list[SampleRef]], T]) -> T:
-    """Compare on as many samples as the device holds at once: a check must not need more memory than the training."""
-    most = CHECKED_SAMPLES
-    while True:
-        try:
-            return compare(*trial.checked_samples(most))
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or most <= 2:
-                raise
-        release_memory(trial.device)
-        most //= 2
-
-
-def _check(trial: Trial, settled: Settled) -> tuple[str | None, Reason]:
-    """Whether a choice gives the gradient of the same samples at once, in the user's batch: a refusal or None, why."""
-    choice = settled.plan.micro_batching
-    if choice == "fixed":
-        return None, _check_fixed(trial, settled)
-    try:
-        found = _on_what_fits(trial, partial(_compare, trial, settled))
-    except Exception as error:
-        if is_out_of_memory(error) or isinstance(error, SettingError | LossNotFiniteError):
-            raise
-        refusal = f"{choice} does not run on this model: {type(error).__name__}: {error}"
-        return refusal, Reason(f"micro_batching≠{choice}", refusal)
-    deviation = found.deviation
-    evidence = {"relative": deviation.relative, "cosine": deviation.cosine, "samples": found.samples}
-    if found.holds(_dtype_name(trial.job.model)):
-        because = f"Same gradient as at once on {found.samples} samples ({deviation})."
-        return None, Reason(f"micro_batching={choice}", because, evidence)
-    refusal = f"{choice} changes the gradient of {found.samples} samples: {deviation}"
-    return refusal, Reason(f"micro_batching≠{choice}", refusal, evidence)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    deviation: Deviation
-    rounding: float
-    samples: int
-
-    def holds(self, precision: str) -> bool:
-        return holds(self.deviation, precision, self.rounding)
-
-
-def _compare(trial: Trial, settled: Settled, samples: Samples, refs: list[SampleRef]) -> _Compared:
-    """The candidate, cut into several micro-batches and with the plan's kernels, against the samples at once."""
-    model, count = trial.job.model, len(samples)
-    whole = replace(settled.preparation, micro_batching="fixed", micro_batch=count)
-    lengths = settled.preparation.lengths(samples) or [1]
-    # Small limits, so that a check of few samples cuts them as a run cuts many.
-    cut = replace(settled.preparation, micro_batch=-(-count // 3), micro_batch_tokens=-(-sum(lengths) // 2))
-    with untraced(model, trial.device), dropout_off(model):
-        reference = _gradient(trial, whole(samples, refs), None)
-        with applied(model, settled.plan):
-            deviation = compare_gradients(reference, _gradient(trial, cut(samples, refs), settled.adapter))
-        if holds(deviation, _dtype_name(model)):
-            return _Compared(deviation, 0.0, count)
-        reordered = _gradient(trial, whole(samples[::-1], refs[::-1]), None)
-    return _Compared(deviation, compare_gradients(reference, reordered).relative, count)
-
-
-def _check_fixed(trial: Trial, settled: Settled) -> Reason:
-    """Fixed micro-batches are the user's own; whether a window could be split otherwise matters to ranks and memory."""
-    said = f"Micro-batches of {settled.plan.micro_batch}, in the order of the stream."
-    splits = (settled.plan.micro_batch or 1) < trial.job.global_batch or trial.ranks > 1
-    if not trial.windows or not splits or couples_samples(trial.job.model) is not None:
-        return Reason("micro_batching=fixed", said)
-    try:
-        deviation = _deviation_when_split(trial, settled.plan, settled.adapter)
-    except SettingError:
-        raise
-    except Exception as error:  # noqa: BLE001  as above: a loss that cannot be split may well run as the user has it
-        because = f"{said} Split in two they could not be compared ({type(error).__name__}: {error})."
-        return Reason("micro_batching=fixed", because)
-    if deviation is None or holds(deviation, _dtype_name(trial.job.model)):
-        return Reason("micro_batching=fixed", said)
-    because = f"the loss is no mean over samples: split in two, the gradient differs ({deviation}). {HINT}"
-    if trial.ranks > 1:
-        raise UnsupportedError(f"Several ranks cannot share a window: {because}")
-    return Reason("micro_batching=fixed", f"{said} Beware: {because}")
-
-
-def _dtype_name(model: torch.nn.Module) -> str:
-    """The precision of the weights bounds how equal two gradients can be."""
-    names = {torch.float64: "fp64", torch.float32: "fp32"}
-    return names.get(next(model.parameters()).dtype, "bf16")
-
-
-def _gradient(trial: Trial, window: PreparedWindow, adapter: PackedAdapter | None) -> dict[str, torch.Tensor]:
-    trial.job.model.train()
-    trial.job.model.zero_grad(set_to_none=True)
-    window = move(window, trial.device)
-    losses = accumulate(trial.execution("fp32", adapter), window.micro_batches, units=max(1, window.units))
-    if adapter is None and not all(bool(loss.isfinite()) for loss in losses):
-        # Nothing can be compared with it, and training would stop at it: say it now, with the samples.
-        raise loss_not_finite(0, float("nan"), losses, [micro.refs for micro in window.micro_batches])
-    return gradients(trial.job.model)
 
 
 def measure(trial: Trial, allow: Sequence[str] = ()) -> Plan:
@@ -433,7 +268,7 @@ def _alternatives(trial: Trial, settled: Settled, allow: Sequence[str]) -> list[
         return candidates
     if settled.plan.micro_batching == "packed":
         padded = _with_micro_batching(trial, settled.plan, "partition", None)
-        if _check(trial, padded)[0] is None:
+        if check(trial, padded)[0] is None:
             # Cut by measured cost, as it would be if it won: the trial has to be a fair one.
             candidates.append(_with_measured_cost(trial, padded))
     native, evidence = bf16_is_native(trial.device)
@@ -462,10 +297,13 @@ def _not_tried(trial: Trial, allow: Sequence[str]) -> list[Reason]:
 
 def _faster_of(trial: Trial, best: Settled, candidate: Settled) -> Settled:
     """Interleaved, on the same windows; a tie goes to what is there."""
-    # A precision is tried on the micro-batches that won so far.
+    # A precision is tried on the micro-batches that won so far; it may have other kernels for them.
     if candidate.plan.precision != best.plan.precision:
         plan = replace(best.plan, precision=candidate.plan.precision, reasons=candidate.plan.reasons)
         candidate = replace(best, plan=plan)
+        refusal, reason = check(trial, candidate)
+        if refusal is not None:
+            return _because(best, Reason(f"not precision={plan.precision}", refusal, reason.evidence))
     times_ms = ([], [])
     for _ in range(3):
         for times, settled in zip(times_ms, (best, candidate), strict=True):

@@ -9,8 +9,10 @@ layers, which hands on the first tokens as [samples, 1, hidden]. The user's head
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -135,10 +137,10 @@ def _varlen(
 ) -> torch.Tensor:
     """One kernel for all samples: variable-length flash attention, or the memory-efficient one (fp32, dropout)."""
     bounds, longest = packing.cu_seqlens.to(query.device), packing.longest
-    if arguments["dropout_p"] == 0 and query.dtype in (torch.float16, torch.bfloat16):
-        return _flash(query, key, value, bounds, longest, arguments)
-    if arguments["enable_gqa"]:
+    if arguments["enable_gqa"]:  # not every release's kernels take fewer heads of keys than of queries
         key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
+    if arguments["dropout_p"] == 0 and query.dtype in (torch.float16, torch.bfloat16) and _has_varlen():
+        return _flash(query, key, value, bounds, longest, arguments)
     return torch.ops.aten._efficient_attention_forward(
         *(tensor.transpose(1, 2) for tensor in (query, key, value)),
         None,
@@ -166,11 +168,18 @@ def _flash(
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     # The causal window of torch's kernel is (-1, 0): everything before, nothing after.
     size = (-1, 0) if arguments["is_causal"] else (-1, -1)
-    gqa = arguments["enable_gqa"]
-    output: Any = varlen_attn(
-        q, k, v, bounds, bounds, longest, longest, scale=arguments["scale"], window_size=size, enable_gqa=gqa
-    )
+    output: Any = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=arguments["scale"], window_size=size)
     return output[None]
+
+
+@cache
+def _has_varlen() -> bool:
+    """torch 2.10 and later; the first release that had it took no window."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return "window_size" in inspect.signature(varlen_attn).parameters
 
 
 def find_blocks(model: torch.nn.Module) -> tuple[str, torch.nn.ModuleList] | None:

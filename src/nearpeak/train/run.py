@@ -255,11 +255,14 @@ class Run:
         for loss, micro in zip(losses, window.micro_batches, strict=True):
             own[0] += loss.to(own.dtype) * micro.units
         own[1] = window.units
+        flags = (0.0, 0.0) if self._keeper is None else self._keeper.flags(self.next_step)
+        if self._reducer is None:
+            summed, units, *agreed = own[0], own[1], *flags  # one rank agrees with itself, without asking the device
+        else:
+            own[2], own[3] = flags
+            summed, units, *agreed = self._reducer.finish(own)
         if self._keeper is not None:
-            own[2], own[3] = self._keeper.flags(self.next_step)
-        summed, units, *flags = own if self._reducer is None else self._reducer.finish(own)
-        if self._keeper is not None:
-            self._keeper.hear(*flags)
+            self._keeper.hear(*agreed)
         total = self._total_units(window, units)
         return summed / total, total
 

@@ -186,11 +186,13 @@ class Keeper:
             logger.warning("nearpeak: a checkpoint is saved, the run goes on: %s", advice)
         return self._advised
 
-    def hear(self, stop: torch.Tensor, save: torch.Tensor) -> None:
+    def hear(self, stop: float | torch.Tensor, save: float | torch.Tensor) -> None:
         """What the ranks agreed on for the step under way; from a GPU it is read one step late, so that none waits."""
-        agreed = (LateFigure(stop), LateFigure(save))
-        heard, self._agreed = (self._agreed, agreed) if stop.is_cuda else (agreed, None)
-        self._stop, self._save = (False, False) if heard is None else (each.read() > 0 for each in heard)
+        if isinstance(stop, torch.Tensor) and isinstance(save, torch.Tensor) and stop.is_cuda:
+            late, self._agreed = self._agreed, (LateFigure(stop), LateFigure(save))
+            self._stop, self._save = (False, False) if late is None else (each.read() > 0 for each in late)
+        else:
+            self._stop, self._save = float(stop) > 0, float(save) > 0
 
     def before_update(self) -> None:
         """The state that is being copied may not change before it is."""
