@@ -1,0 +1,1 @@
+"""Reads traces of any profiler into one `Timeline`."""
