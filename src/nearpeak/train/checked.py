@@ -188,5 +188,6 @@ def _gradient(
 
 
 def format_of(plan: Plan, adapter: PackedAdapter | None) -> PackFormat:
+    """How samples are packed: as the model takes them, and with the shift of labels that the plan says."""
     own = adapter.format if adapter is not None else PackFormat()
     return own if plan.shifted_labels is None else replace(own, shifts_labels=plan.shifted_labels)
