@@ -14,16 +14,35 @@ from nearpeak.report import figures
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.01234, "0.0123"), (1.2345, "1.23"), (9.999, "10.00"), (99.96, "100.0"), (123.4, "123"), (12345, "12,345"), (None, "unknown"), (-2.5, "-2.50")],
-)  # fmt: skip
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (1.2345, "1.23"),
+        (9.999, "10.00"),
+        (99.96, "100.0"),
+        (123.4, "123"),
+        (12345, "12,345"),
+        (None, "unknown"),
+        (-2.5, "-2.50"),
+    ],
+)
 def test_numbers(value: float | None, text: str) -> None:
     assert figures.number_text(value) == text
 
 
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
-    [(0.85, "850 µs"), (12.5, "12.5 ms"), (1234, "1.23 s"), (245_000, "4 min 05 s"), (11_220_000, "3 h 07 min"), (0, "0 ms"), (-3, "−3.00 ms"), (None, "unknown")],
-)  # fmt: skip
+    [
+        (0.85, "850 µs"),
+        (12.5, "12.5 ms"),
+        (1234, "1.23 s"),
+        (245_000, "4 min 05 s"),
+        (11_220_000, "3 h 07 min"),
+        (0, "0 ms"),
+        (-3, "−3.00 ms"),
+        (None, "unknown"),
+    ],
+)
 def test_durations(milliseconds: float | None, text: str) -> None:
     assert figures.duration_text(milliseconds) == text
 
