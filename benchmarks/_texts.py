@@ -35,8 +35,8 @@ def padded(sample: dict[str, Any], length: int = LONGEST) -> dict[str, Any]:
     }
 
 
-def encoder(dropout: float) -> Any:
-    """A 6-layer, 384-wide BERT with random weights (the shape of MiniLM-L6-H384)."""
+def encoder(dropout: float, *, width: int = 384, layers: int = 6) -> Any:
+    """A BERT with random weights; by default of the shape of MiniLM-L6-H384."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -44,10 +44,10 @@ def encoder(dropout: float) -> Any:
     return BertForSequenceClassification(
         BertConfig(
             vocab_size=VOCABULARY,
-            hidden_size=384,
-            num_hidden_layers=6,
+            hidden_size=width,
+            num_hidden_layers=layers,
             num_attention_heads=12,
-            intermediate_size=1536,
+            intermediate_size=4 * width,
             max_position_embeddings=LONGEST,
             num_labels=CLASSES,
             hidden_dropout_prob=dropout,
