@@ -31,11 +31,11 @@ def number_text(value: float | None, digits: int = 3) -> str:
         return UNKNOWN
     if not math.isfinite(value):
         return str(value)
-    if value == 0 or abs(value) >= 10 ** (digits - 1):
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")  # rounded first: 9.999 is 10.0
+    places = digits - 1 - int(exponent)
+    if value == 0 or places <= 0:
         return f"{value:,.0f}"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    rounded = round(value, places)
-    return f"{rounded:,.{max(0, min(places, 9))}f}" if abs(rounded) >= 1e-6 else f"{value:.{digits - 1}e}"
+    return f"{float(f'{mantissa}e{exponent}'):,.{places}f}" if places <= 8 else f"{mantissa}e{exponent}"
 
 
 def count_text(value: float | None) -> str:
