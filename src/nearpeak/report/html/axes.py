@@ -33,7 +33,7 @@ class Axis:
 
     def labels(self) -> list[tuple[float, str]]:
         """Position (0 to 1) and text of each mark."""
-        return [(self.share(tick), value_text(self.kind, tick)) for tick in self.ticks]
+        return [(self.share(tick), _plain(value_text(self.kind, tick))) for tick in self.ticks]
 
 
 def axis_from(kind: Kind, low: float, high: float, *, marks: int = 4, snug: bool = False) -> Axis:
@@ -73,8 +73,15 @@ def _elapsed(seconds: float) -> str:
 
 
 def _trimmed(value: float) -> str:
-    text = number_text(value)
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+    return _plain(number_text(value))
+
+
+def _plain(text: str) -> str:
+    """Without zeros behind the point: `2.00 GiB` → `2 GiB`."""
+    figure, space, unit = text.partition(" ")
+    if "." in figure and "e" not in figure and figure[-1].isdigit():
+        figure = figure.rstrip("0").rstrip(".")
+    return figure + space + unit
 
 
 def _round_step(kind: Kind, wanted: float) -> float:

@@ -103,10 +103,8 @@ def stacked_area(
     floors = np.vstack([np.zeros_like(tops[:1]), tops[:-1]])
     areas = join(_area(p.colour, grid, f, t, y_axis) for p, f, t in zip(filled, floors, tops, strict=True))
     values = [{"n": p.name, "k": p.colour, "v": _rounded(c)} for p, c in zip(filled, columns, strict=True)]
-    notes = [note, f"Peaks up to {value_text(y_kind, cut)} are cut." if cut is not None else None]
-    described = (
-        f"{title}. At most {value_text(y_kind, float(tops[-1].max()))}; parts: {', '.join(p.name for p in filled)}"
-    )
+    named = ", ".join(part.name for part in filled)
+    described = f"{title}. At most {value_text(y_kind, float(tops[-1].max()))}; parts: {named}"
     return figure(
         title,
         plot(described, areas, x_axis, y_axis, data=_data(grid, x_kind, y_kind, values), limits=limits),
