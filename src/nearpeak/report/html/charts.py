@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nearpeak.report.html.axes import Axis, Kind, axis_from, value_text
 from nearpeak.report.html.decimate import Floats, Grid, Summary, bin_means, bin_peaks, bin_summary, grid_over
@@ -250,7 +251,7 @@ def _outline(xs: Floats, bottoms: Floats, tops: Floats) -> str:
     return f"M{there}L{back}Z"
 
 
-def _breaks(known: Floats) -> Floats:
+def _breaks(known: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Whether a new piece begins at a point."""
     distances = np.diff(known)
     usual = float(np.median(distances)) if len(distances) else 1.0
