@@ -36,6 +36,9 @@ KINDS: dict[str, str] = {
     "busy_not_working": "utilisation is high, throughput is not",
     "threads": "more or fewer CPU threads than help",
     "device_fault": "the device reports errors",
+    "debugging": "checks meant for finding mistakes are left on",
+    "startup": "the run's beginning takes long before the first usual step",
+    "parallelism": "a way of using several devices that leaves much of them idle",
 }
 """Every kind of finding and what it means. Kinds are added where needed; none is ever given another meaning."""
 

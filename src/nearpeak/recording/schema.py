@@ -126,6 +126,8 @@ class StepRecord(Row):
     """Tokens computed, padding included; `tokens` counts the real ones."""
     micro_batches: int | None = None
     """Backward passes."""
+    exchanges: int | None = None
+    """Backward passes in which the ranks exchanged gradients: one is enough for an update."""
     wall_s: float | None = None
 
     # Phases on the training thread's clock; see PHASES. They sum to wall_s.

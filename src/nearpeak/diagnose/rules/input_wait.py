@@ -1,0 +1,32 @@
+"""Waiting for input, as far as a trace or a log shows it; of a watched run the rules beside this one tell the cause."""
+
+from __future__ import annotations
+
+from nearpeak.diagnose.facts import Facts
+from nearpeak.diagnose.gains import HIDDEN_INPUT, gain_of
+from nearpeak.diagnose.rules._common import costs, percent
+from nearpeak.diagnose.rules._input import SMALLEST_WAIT
+from nearpeak.finding import Finding
+
+__all__ = ["find"]
+
+
+def find(facts: Facts) -> list[Finding]:
+    """The device is idle because the next batch is not there."""
+    if facts.run is not None or facts.breakdown is None or facts.breakdown.share("input") < SMALLEST_WAIT:
+        return []
+    share = facts.breakdown.share("input")
+    return [
+        costs(
+            "input",
+            f"The device waits for its input in {percent(share)} of the step",
+            facts,
+            gain_of(share, HIDDEN_INPUT),
+            remedy="Let workers prepare batches ahead: DataLoader(num_workers=4, persistent_workers=True, "
+            "pin_memory=True). With workers already there, more of them, or less work for each sample.",
+            verify="Record again: the share of idle time spent waiting for input must fall below 5 %.",
+            formula="share of the step × 0.4 to 1.0, likely 0.75",
+            input_share=share,
+            step_ms=facts.step_ms,
+        )
+    ]

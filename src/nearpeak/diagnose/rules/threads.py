@@ -1,0 +1,102 @@
+"""CPU threads: cores that nobody uses, or more threads than cores."""
+
+from __future__ import annotations
+
+from nearpeak.diagnose.facts import Facts
+from nearpeak.diagnose.gains import MOST, Portions, gain_of
+from nearpeak.diagnose.rules._common import costs, percent, phase_share
+from nearpeak.diagnose.rules._work import SMALL_OPERATION_MS, operation_ms
+from nearpeak.diagnose.run_facts import RunFacts
+from nearpeak.finding import Finding
+from nearpeak.forecast import Interval
+
+__all__ = ["find"]
+
+WORTH_SPLITTING_MS = 4 * SMALL_OPERATION_MS
+"""An operation is split at a cost of some 10 µs for waking and joining threads."""
+COMPUTED = ("forward", "backward", "optimizer")
+SPREAD = Portions(0.35, 0.75, 1.05)
+"""Of what ideal splitting would save: memory is shared, some operations stay on one thread."""
+MANY_TIMES = 1.5
+"""Threads for each core from which on they hold each other up: pools of libraries overlap a little anyway."""
+FIGHTING = Portions(0.05, 0.35, 0.9)
+"""At each join all wait for the last thread to get a core again: from hardly anything, where operations are long, to
+nearly everything, where they are short."""
+
+
+def find(facts: Facts) -> list[Finding]:
+    """Where the training computes on the CPU."""
+    run = facts.run
+    if run is None or not run.process.cores or not run.process.threads:
+        return []
+    return [*_too_many(facts, run), *_too_few(facts, run)]
+
+
+def _too_few(facts: Facts, run: RunFacts) -> list[Finding]:
+    cores, threads = run.process.cores or 1, run.process.threads or 1
+    free = cores // _processes(run)
+    long_ms = operation_ms(run)
+    if not run.on_host or threads >= free or long_ms is None or long_ms < WORTH_SPLITTING_MS:
+        return []
+    compute = sum(phase_share(run, phase) for phase in COMPUTED)
+    ideal = compute * (1 - threads / free)
+    cpu_ms = run.per_step.get("cpu_ms")
+    return [
+        costs(
+            "threads",
+            f"{threads} of {cores} CPU cores compute: {cores - threads * _processes(run)} are left idle",
+            facts,
+            gain_of(min(MOST, ideal), SPREAD),
+            remedy=f"torch.set_num_threads({free}), or OMP_NUM_THREADS={free} before the start"
+            + (f" (now {run.process.environment['OMP_NUM_THREADS']})" if _set(run) else "")
+            + (". torchrun sets it to 1 unless you do." if run.world_size > 1 else "."),
+            verify="Run again: CPU time a step ÷ its wall time must come closer to the number of cores.",
+            formula="share of compute × (1 − threads ÷ cores) × 0.35 to 1.05, likely 0.75",
+            threads=threads,
+            cores=cores,
+            cores_in_use=None if cpu_ms is None else cpu_ms / run.mean_step_ms,
+            compute_share=compute,
+            operation_ms=long_ms,
+            step_ms=run.mean_step_ms,
+        )
+    ]
+
+
+def _set(run: RunFacts) -> bool:
+    return "OMP_NUM_THREADS" in run.process.environment
+
+
+def _processes(run: RunFacts) -> int:
+    """That share the cores: ranks on this machine, and workers that fetch."""
+    return max(1, len(run.ranks))
+
+
+def _too_many(facts: Facts, run: RunFacts) -> list[Finding]:
+    cores, threads = run.process.cores or 1, run.process.threads or 1
+    wanted = threads * _processes(run)
+    if wanted < MANY_TIMES * cores or not run.on_host:
+        return []
+    compute = sum(phase_share(run, phase) for phase in COMPUTED)
+    fitting = max(1, cores // _processes(run))
+    return [
+        costs(
+            "threads",
+            f"{wanted} threads compute on {cores} CPU cores: they hold each other up"
+            + (f" ({len(run.ranks)} ranks with {threads} each)" if len(run.ranks) > 1 else ""),
+            facts,
+            _gain(compute),
+            remedy=f"OMP_NUM_THREADS={fitting} before the start, or torch.set_num_threads({fitting})"
+            + (f" in each of the {len(run.ranks)} ranks" if len(run.ranks) > 1 else ""),
+            verify="Run again with that many threads: the step must be shorter.",
+            formula="share of compute × 0.05 to 0.9, likely 0.35",
+            threads=wanted,
+            cores=cores,
+            compute_share=compute,
+            compute_share_text=percent(compute),
+            step_ms=run.mean_step_ms,
+        )
+    ]
+
+
+def _gain(compute: float) -> Interval:
+    return gain_of(compute, FIGHTING)
