@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["NvmlDevice", "NvmlReading", "read_nvml"]
+__all__ = ["NvmlDevice", "NvmlReading", "read_nvml", "read_state"]
 
 LIBRARY = "libnvidia-ml.so.1"
 # By NVML's own numbers, so that no version of the binding has to know the name.
@@ -51,18 +51,27 @@ def read_nvml(nvml: Any = None) -> NvmlReading:
     """Ask the driver; `nvml` stands in for the `pynvml` module in tests. Never raises because of a driver."""
     if nvml is None:
         import pynvml as nvml
-    try:
-        nvml.nvmlInit()
-    except (OSError, AttributeError) as error:
-        return NvmlReading(state="broken", detail=f"{type(error).__name__}: {error}")
-    except nvml.NVMLError as error:
-        return _explain(error)
+    state, detail = read_state(nvml)
+    if state != "ok":
+        return NvmlReading(state=state, detail=detail)
     try:
         return _read_all(nvml)
     except nvml.NVMLError as error:
         return NvmlReading(state="broken", detail=str(error))
     finally:
         _ask(nvml, nvml.nvmlShutdown)
+
+
+def read_state(nvml: Any) -> tuple[Literal["ok", "missing", "broken"], str | None]:
+    """Load the driver and say how it went, in its words; the caller shuts down what is ok."""
+    try:
+        nvml.nvmlInit()
+    except (OSError, AttributeError) as error:
+        return "broken", f"{type(error).__name__}: {error}"
+    except nvml.NVMLError as error:
+        found = _explain(error)
+        return found.state, found.detail
+    return "ok", None
 
 
 def _explain(error: Any) -> NvmlReading:

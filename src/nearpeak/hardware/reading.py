@@ -233,7 +233,7 @@ class Reading:
     temperature_target_c: float | None = _limit("at which the driver begins to lower the clock")
     temperature_memory_max_c: float | None = _limit("highest for device memory in operation")
     fan_percent: float | None = _gauge("of the fastest fan, as intended; may exceed 100")
-    fan_rpm: float | None = _gauge("of the fastest fan")
+    fan_rpm: float | None = _gauge("of the first fan")
     fans: int | None = _limit("number of fans")
 
     throttle_reasons: tuple[str, ...] | None = _state("why the clock is below its highest: names of THROTTLE_REASONS")
@@ -272,7 +272,9 @@ class Reading:
     row_remap_failed: bool | None = _state("a row could not be replaced: the device needs service")
     pages_retired: int | None = _counter("memory pages taken out of use (before Ampere)")
     page_retirement_pending: bool | None = _state("a page will be taken out of use at the next reset")
-    xid: int | None = _state("the last error event that the driver reported while it was watched; 0: none since then")
+    xid: int | None = _state(
+        "the last error event that the driver reported while it was watched; not_yet: there was none"
+    )
     xid_events: int | None = _counter("error events while it was watched")
 
     compute_mode: str | None = _state("default, exclusive_process or prohibited")
