@@ -1,0 +1,119 @@
+"""Puts a `Timeline` together from columns that come stream by stream, table by table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nearpeak.trace.timeline import Collectives, Device, Kind, Lane, Steps, Timeline
+
+__all__ = ["LONGEST_NS", "Assembly", "kinds_of", "named"]
+
+Int64s = NDArray[np.int64]
+
+LONGEST_NS = 10 * 365 * 24 * 3600 * 10**9
+"""No trace lasts ten years: what begins that long after the rest, or lasts as long, is damage."""
+UNKNOWN = -1
+
+
+class Assembly:
+    """Columns of one process, grown part by part."""
+
+    def __init__(self, source: str):
+        self.source = source
+        self.notes: list[str] = []
+        self.devices: list[Device] = []
+        self._lanes: dict[Lane, int] = {}
+        self._names: dict[str, int] = {}
+        self._parts: list[tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Int64s, Int64s]] = []
+
+    def lane(self, process: str, thread: str, device: int | None = None) -> int:
+        """Index of a lane, the same for the same lane."""
+        return self._lanes.setdefault(Lane(process=process, thread=thread, device=device), len(self._lanes))
+
+    def name(self, text: str) -> int:
+        """Index of a name, the same for the same name."""
+        return self._names.setdefault(text, len(self._names))
+
+    def add(
+        self,
+        *,
+        start_ns: Int64s,
+        duration_ns: Int64s,
+        kind: Int64s | int,
+        lane: Int64s | int,
+        name: Int64s | int,
+        correlation: Int64s | int = UNKNOWN,
+        n_bytes: Int64s | int = UNKNOWN,
+    ) -> None:
+        """Some events; a single number stands for all of them."""
+        rest = (kind, lane, name, correlation, n_bytes)
+        columns = (np.broadcast_to(np.asarray(each, dtype=np.int64), start_ns.shape) for each in rest)
+        self._parts.append((start_ns, duration_ns, *columns))
+
+    def timeline(self, steps: Steps | None = None, **facts: int | None | Collectives) -> Timeline:
+        """Everything added, sorted; times count from the first event, or from the first step if that is earlier."""
+        columns = [np.concatenate(each) for each in zip(*self._parts, strict=True)] if self._parts else [_EMPTY] * 7
+        columns = self._sound(columns)
+        start_ns, duration_ns = columns[:2]
+        order = np.lexsort((-duration_ns, start_ns))
+        start_ns, duration_ns, kind, lane, name, correlation, n_bytes = (column[order] for column in columns)
+        origin_ns = self._origin(start_ns, steps)
+        return Timeline(
+            source=self.source,
+            origin_ns=origin_ns,
+            start_ns=start_ns - origin_ns,
+            duration_ns=duration_ns,
+            kind=kind.astype(np.uint8),
+            lane=lane.astype(np.int32),
+            name=name.astype(np.int32),
+            correlation=correlation,
+            n_bytes=n_bytes,
+            names=tuple(self._names),
+            lanes=tuple(self._lanes),
+            devices=tuple(self.devices),
+            notes=tuple(self.notes),
+            **({"steps": _shifted(steps, origin_ns)} if steps is not None else {}),
+            **facts,  # pyright: ignore[reportArgumentType]
+        )
+
+    def _origin(self, start_ns: Int64s, steps: Steps | None) -> int:
+        firsts = [int(column[0]) for column in (start_ns, steps.start_ns if steps else _EMPTY) if len(column)]
+        return min(firsts, default=0)
+
+    def _sound(self, columns: list[Int64s]) -> list[Int64s]:
+        """Without what damage made: negative durations, and times far from all others."""
+        start_ns, duration_ns = columns[:2]
+        if not len(start_ns):
+            return columns
+        middle = int(np.median(start_ns))
+        near = np.abs(start_ns.astype(np.float64) - middle) < LONGEST_NS
+        sound = near & (duration_ns >= 0) & (duration_ns < LONGEST_NS)
+        lost = len(sound) - int(sound.sum())
+        if lost:
+            self.notes.append(f"{lost:,} of {len(sound):,} events have impossible times and were left out.")
+        return columns if not lost else [column[sound] for column in columns]
+
+
+_EMPTY = np.zeros(0, dtype=np.int64)
+
+
+def _shifted(steps: Steps, origin_ns: int) -> Steps:
+    return Steps(
+        number=steps.number,
+        start_ns=steps.start_ns - origin_ns,
+        end_ns=steps.end_ns - origin_ns,
+        inferred=steps.inferred,
+    )
+
+
+def named(assembly: Assembly, texts: Sequence[str]) -> Int64s:
+    """Indices of many names."""
+    return np.fromiter((assembly.name(text) for text in texts), dtype=np.int64, count=len(texts))
+
+
+def kinds_of(kinds: Sequence[Kind]) -> Int64s:
+    """Kinds as a column."""
+    return np.fromiter((int(kind) for kind in kinds), dtype=np.int64, count=len(kinds))
