@@ -112,7 +112,7 @@ class Buffer:
         octets = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
         self.octets = octets
         self.size = len(octets)
-        self.view = memoryview(octets)
+        self.view = octets.data
         self._tail_from = max(0, self.size - 2 * WORD)
         self._tail = _words(np.concatenate([octets[self._tail_from :], np.zeros(2 * WORD, dtype=np.uint8)]))
         self._body = _words(octets) if self.size >= WORD else self._tail
@@ -203,7 +203,7 @@ class Buffer:
             if not going.all():
                 owner, at, end = owner[going], at[going], end[going]
             if len(at) <= TOO_FEW:
-                parts += [self._rest_of(*each) for each in zip(owner, at, end, strict=True)]
+                parts += map(self._rest_of, owner.tolist(), at.tolist(), end.tolist())
                 return _joined(parts)
             tag, value_at = self._varints(at, end)
             wire, number = tag & 7, tag >> 3
@@ -213,7 +213,7 @@ class Buffer:
 
     def _rest_of(self, owner: int, at: int, end: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
         """What remains of one long message, where rounds would no longer pay."""
-        rest = self.fields_of(int(at), int(end))
+        rest = self.fields_of(at, end)
         return np.full(len(rest.number), owner, dtype=np.int64), rest.number, rest.wire, rest.value, rest.start
 
     def _values(self, wire: Ints, at: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
@@ -227,9 +227,7 @@ class Buffer:
         self._refuse(is_bytes & ((value < 0) | (value > self.size)), at, "a field runs over the end of its message.")
         return value, after, np.where(is_bytes, after + value, after)
 
-    def _values_some_fixed(
-        self, wire: Ints, at: Ints, end: Ints, fixed: NDArray[np.bool_]
-    ) -> tuple[Ints, Ints, Ints]:
+    def _values_some_fixed(self, wire: Ints, at: Ints, end: Ints, fixed: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
         """The same where some fields are numbers of fixed size; those must not be taken for varints."""
         value, start, after = np.empty_like(at), at.copy(), np.empty_like(at)
         width = np.where(wire[fixed] == EIGHT, 8, 4)

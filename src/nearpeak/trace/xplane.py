@@ -6,7 +6,7 @@ with a `step_num` that the training loop drew on the host, else none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +24,10 @@ from nearpeak.trace.xspace import Line, Plane, planes_of
 __all__ = ["is_xplane", "read_xplane"]
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
-STATS = frozenset(("correlation_id", "memcpy_details", "memset_details", "step_num", "bytes_transferred"))
+STATS = frozenset(("correlation_id", "memcpy_details", "step_num", "_r"))
 EARLIEST_EPOCH_NS = 10**17
-"""1973: a line that begins before it counts from the begin of the profile."""
-PS_PER_NS = 1000
-KILO = 1000
+"""1973: a trace whose clock shows less counts from the begin of its profile."""
+CALLS_AS_STEPS = "no range carries a step number: each call of a compiled function from Python is taken as a step"
 
 Int64s = NDArray[np.int64]
 
@@ -63,7 +62,8 @@ class _Reading:
     epoch_ns: int | None = None
     """Begin of the profile, where the file tells it."""
     device_steps: list[Steps] = field(default_factory=list)
-    host_ranges: list[Ranges] = field(default_factory=list)
+    host_ranges: list[tuple[bool, str, Ranges]] = field(default_factory=list)
+    """Whether they carry step numbers, the thread's name, and the ranges."""
     lines_seen: int = 0
 
     def read(self, plane: Plane) -> None:
@@ -83,7 +83,10 @@ class _Reading:
             self.assembly.notes.append("No line of the file holds an event.")
         if not self.assembly.devices:
             self.assembly.notes.append("The file has no device's plane: only the host was traced.")
-        return self.assembly.timeline(steps)
+        timeline = self.assembly.timeline(steps)
+        if timeline.origin_ns < EARLIEST_EPOCH_NS and self.epoch_ns:
+            timeline = replace(timeline, origin_ns=timeline.origin_ns + self.epoch_ns)
+        return timeline
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
@@ -160,26 +163,33 @@ class _Reading:
         self._note_ranges(line, texts, back)
 
     def _note_ranges(self, line: Line, texts: list[str], back: Int64s) -> None:
-        """Ranges with a step number, which a training loop draws around its steps."""
+        """Ranges with a step number, which a training loop draws around its steps; or else calls from Python."""
         number = line.stats.numbers("step_num", len(line))
-        rows = np.flatnonzero(number >= 0)
+        told = bool((number >= 0).any())
+        rows = np.flatnonzero(number >= 0 if told else line.stats.numbers("_r", len(line)) == 1)
         if len(rows):
             start_ns = line.start_ns[rows]
-            self.host_ranges.append(
-                Ranges(
-                    start_ns=start_ns,
-                    end_ns=start_ns + line.duration_ns[rows],
-                    thread=np.full(len(rows), self.lines_seen),
-                    name=back[rows],
-                    names=tuple(texts),
-                    number=number[rows],
-                )
+            ranges = Ranges(
+                start_ns=start_ns,
+                end_ns=start_ns + line.duration_ns[rows],
+                thread=np.full(len(rows), self.lines_seen),
+                name=back[rows],
+                names=tuple(texts),
+                number=number[rows] if told else np.arange(len(rows)),
             )
+            self.host_ranges.append((told, line.name, ranges))
 
     def _host_steps(self) -> Steps | None:
-        """Of the thread that drew the most of them."""
-        found = [steps for ranges in self.host_ranges if (steps := steps_from_ranges(ranges)) is not None]
-        return max(found, key=len, default=None)
+        """Numbered ones before calls, the thread that runs Python before others, then the most time covered."""
+        best: tuple[tuple[bool, bool, int], Steps] | None = None
+        for told, thread, ranges in self.host_ranges:
+            steps = steps_from_ranges(ranges)
+            if steps is None or not (told or thread.startswith("python")):
+                continue
+            merit = (told, thread.startswith("python"), int((steps.end_ns - steps.start_ns).sum()))
+            if best is None or merit > best[0]:
+                best = (merit, steps if told else replace(steps, inferred=CALLS_AS_STEPS))
+        return best[1] if best else None
 
 
 def _device(plane: Plane, device_type: str, index: int) -> Device:
