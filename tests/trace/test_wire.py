@@ -12,10 +12,11 @@ from nearpeak.errors import NearpeakError
 from nearpeak.trace.wire import BYTES, EIGHT, VARINT, Buffer, Spans, WireError
 
 numbers = st.integers(-(2**63), 2**63 - 1)
+Field = tuple[int, int | bytes | float]
 fields = st.tuples(st.integers(1, 1000), st.one_of(numbers, st.binary(max_size=200), st.floats(allow_nan=False)))
 
 
-def expected(number: int, value: object) -> tuple[int, int, int]:
+def expected(number: int, value: float | bytes) -> tuple[int, int, int]:
     if isinstance(value, bytes):
         return number, BYTES, len(value)
     if isinstance(value, float):
@@ -26,8 +27,8 @@ def expected(number: int, value: object) -> tuple[int, int, int]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(fields, max_size=8), max_size=20))
-def test_columns_hold_every_field_in_order(messages: list[list[tuple[int, object]]]) -> None:
-    encoded = [b"".join(field(number, value) for number, value in each) for each in messages]  # pyright: ignore
+def test_columns_hold_every_field_in_order(messages: list[list[Field]]) -> None:
+    encoded = [b"".join(field(number, value) for number, value in each) for each in messages]
     buffer = Buffer(b"".join(field(4, each) for each in encoded))
     outer = buffer.fields_of(0, buffer.size)
     inner = buffer.fields(outer.spans())
