@@ -27,7 +27,7 @@ class Assembly:
         self.devices: list[Device] = []
         self._lanes: dict[Lane, int] = {}
         self._names: dict[str, int] = {}
-        self._parts: list[tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Int64s, Int64s]] = []
+        self._parts: list[tuple[Int64s, ...]] = []
 
     def lane(self, process: str, thread: str, device: int | None = None) -> int:
         """Index of a lane, the same for the same lane."""
@@ -76,7 +76,7 @@ class Assembly:
             devices=tuple(self.devices),
             notes=tuple(self.notes),
             rank=rank,
-            **({"steps": _shifted(steps, origin_ns)} if steps is not None else {}),
+            steps=_shifted(steps, origin_ns),
         )
 
     def _origin(self, start_ns: Int64s, steps: Steps | None) -> int:
@@ -100,7 +100,9 @@ class Assembly:
 _EMPTY = np.zeros(0, dtype=np.int64)
 
 
-def _shifted(steps: Steps, origin_ns: int) -> Steps:
+def _shifted(steps: Steps | None, origin_ns: int) -> Steps:
+    if steps is None:
+        return Steps(number=_EMPTY, start_ns=_EMPTY, end_ns=_EMPTY)
     return Steps(
         number=steps.number,
         start_ns=steps.start_ns - origin_ns,

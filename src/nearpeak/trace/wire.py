@@ -176,7 +176,7 @@ class Buffer:
             add_length(length)
             add_start(at)
             at += length
-            if at >= end or view[at] != tag:
+            if at >= end or view[at] != tag or tag >= 0x80:
                 break
             at += 1
         else:
