@@ -123,6 +123,7 @@ def process_of(global_id: Ints) -> Ints:
 
 
 def thread_of(global_id: Ints) -> Ints:
+    """Thread number within a serialised global id."""
     return global_id & 0xFFFFFF
 
 

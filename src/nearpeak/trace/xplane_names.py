@@ -65,6 +65,7 @@ def device_of(plane: str) -> tuple[str, int] | None:
 
 
 def is_host_plane(plane: str) -> bool:
+    """Whether the plane's lines are threads of a host."""
     return plane.startswith(HOST_PLANES)
 
 
@@ -74,6 +75,7 @@ def is_derived_line(device_type: str, line: str) -> bool:
 
 
 def is_step_line(line: str) -> bool:
+    """Whether the line's events are steps, as the device or its collector saw them."""
     return line in STEP_LINES
 
 
