@@ -1,6 +1,6 @@
 """A headless Chromium for tests, spoken to over a pipe in its own DevTools protocol: nothing to install but itself.
 
-As a program it takes a picture: ``python browser.py PAGE.html PICTURE.png [WIDTH [HEIGHT [dark]]]``.
+As a program it takes a picture: ``python browser.py PAGE.html PICTURE.png [WIDTH [HEIGHT [TOP [dark]]]]``.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ class Browser:
         )
         return list(asked)
 
-    def picture(self, path: Path, *, whole: bool = False, height: int | None = None) -> None:
-        """A PNG of what is shown, or of the whole page."""
+    def picture(self, path: Path, *, whole: bool = False, top: int = 0, height: int | None = None) -> None:
+        """A PNG of what is shown, of the whole page, or of `height` of it from `top` on."""
         clip: dict[str, Any] = {}
         if whole or height:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            area = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
+            area = {"x": 0, "y": top, "width": size["width"], "height": height or size["height"], "scale": 1}
             clip = {"clip": area, "captureBeyondViewport": True}
         data = self.call("Page.captureScreenshot", format="png", **clip)["data"]
         path.write_bytes(base64.b64decode(data))
@@ -186,10 +186,10 @@ def main() -> None:
     """Take one picture."""
     page, picture = map(Path, sys.argv[1:3])
     width = int(sys.argv[3]) if len(sys.argv) > 3 else 1280
-    height = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    height, top = (int(sys.argv[i]) if len(sys.argv) > i else 0 for i in (4, 5))
     with a_browser(picture.with_suffix(".profile")) as browser:
         browser.open(page, width=width, dark="dark" in sys.argv)
-        browser.picture(picture, whole=not height, height=height or None)
+        browser.picture(picture, whole=not height, top=top, height=height or None)
         print(browser.complaints, browser.requests)  # noqa: T201
     shutil.rmtree(picture.with_suffix(".profile"), ignore_errors=True)
 

@@ -96,9 +96,12 @@ def record_run(
     writer = RowWriter(folder)
     writer.write_info("run", to_json(describe_run(command=(*command, *([hostile] if hostile else [])), ranks=ranks)))
     random = np.random.default_rng(seed)
+    waits = [input_ms * (2 if rank == slow_rank else 1) * random.lognormal(0, 0.2, steps) for rank in range(ranks)]
+    slowest = np.max(waits, axis=0)
+    computing = 120 * random.lognormal(0, 0.03, steps)
     for rank in range(ranks):
         writer.write([_process(rank, ranks, hostile)])
-        writer.write(_steps(rank, steps, input_ms * (2 if rank == slow_rank else 1), random))
+        writer.write(_steps(rank, waits[rank], slowest - waits[rank], computing, random))
     writer.write(_surroundings(steps, devices, random, hostile))
     ending = {"at": "2026-01-01T00:10:00.000+00:00", "outcome": "finished", "lost_steps": 0, "exit_code": 0}
     writer.write_info("ending", json.dumps(ending))
@@ -128,11 +131,13 @@ def _process(rank: int, ranks: int, hostile: str) -> ProcessRecord:
     )
 
 
-def _steps(rank: int, steps: int, input_ms: float, random: np.random.Generator) -> list[StepRecord]:
-    waits = input_ms * random.lognormal(0, 0.2, steps)
-    computing = 120 * random.lognormal(0, 0.03, steps)
+def _steps(
+    rank: int, waits: np.ndarray, late: np.ndarray, computing: np.ndarray, random: np.random.Generator
+) -> list[StepRecord]:
+    """Ranks end their steps together: who has its data sooner waits inside the backward pass."""
+    steps = len(waits)
     evaluation = np.where(np.arange(steps) % 100 == 99, 900.0, 0.0)
-    ends_ns = START_NS + ((waits + computing + evaluation).cumsum() * 1e6).astype(int)
+    ends_ns = START_NS + ((waits + late + computing + evaluation).cumsum() * 1e6).astype(int)
     return [
         StepRecord(
             process=rank,
@@ -144,11 +149,12 @@ def _steps(rank: int, steps: int, input_ms: float, random: np.random.Generator) 
             tokens=1900,
             padded_tokens=2800,
             micro_batches=4,
-            wall_s=(waits[step] + computing[step] + evaluation[step]) / 1e3,
+            wall_s=(waits[step] + late[step] + computing[step] + evaluation[step]) / 1e3,
             input_ms=waits[step],
             copy_ms=1.0,
             forward_ms=computing[step] * 0.33,
-            backward_ms=computing[step] * 0.6,
+            backward_ms=computing[step] * 0.6 + late[step],
+            backward_cpu_ms=computing[step] * 0.6,
             communication_ms=0.0,
             optimizer_ms=computing[step] * 0.07 - 1.0,
             logging_ms=0.0,

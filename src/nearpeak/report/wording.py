@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nearpeak.diagnose.breakdown import IDLE_CAUSES, Breakdown
 from nearpeak.diagnose.diagnosis import SMALLEST_GAIN, Diagnosis
-from nearpeak.report.figures import duration_text, gain_text, share_text
+from nearpeak.report.figures import duration_text, share_text
 
 __all__ = ["CAUSES", "PHASE_NAMES", "SEVERITY_NAMES", "Part", "folded_text", "parts", "subline", "verdict"]
 
@@ -82,15 +82,16 @@ def verdict(diagnosis: Diagnosis) -> str:
 
 
 def subline(diagnosis: Diagnosis) -> str:
-    """Behind the verdict: how long a step takes, how much of it computes, what the first remedy saves."""
+    """Behind the verdict: how long a step takes, and where most of it goes."""
     facts, words = diagnosis.facts, []
     if facts.step_ms is not None:
         words.append(f"a step takes {duration_text(facts.step_ms)} (median of {facts.steps:,})")
     if facts.breakdown is not None:
-        words.append(f"{share_text(facts.breakdown.share('compute'))} of it computes")
-    if diagnosis.findings and diagnosis.findings[0].gain is not None:
-        words.append(f"the first remedy {gain_text(diagnosis.findings[0].gain)}")
-    text = "; ".join(words)
+        shown = parts(facts.breakdown, least_share=0.01)
+        largest = sorted((part for part in shown if part.cause != "compute"), key=lambda part: -part.share)[:2]
+        shares = [f"{share_text(facts.breakdown.share('compute'))} {CAUSES['compute']}"]
+        words.append(", ".join(shares + [f"{share_text(part.share)} {part.name}" for part in largest]))
+    text = ": ".join(words)
     return text[:1].upper() + text[1:] + "." if text else ""
 
 

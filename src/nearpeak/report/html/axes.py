@@ -87,9 +87,8 @@ def _plain(text: str) -> str:
 def _round_step(kind: Kind, wanted: float) -> float:
     if kind == "s" and wanted > 45:
         return next((step for step in CLOCK_STEPS_S if step >= wanted * 0.75), 86400 * math.ceil(wanted / 86400))
-    scale = 1.0
-    if kind == "bytes" and wanted > 0:
-        scale = 1024.0 ** max(0, math.floor(math.log(wanted, 1024)))
-    power = 10.0 ** math.floor(math.log10(wanted / scale))
-    step = next(each for each in STEPS if each * power * scale >= wanted * 0.999) * power * scale
-    return max(1.0, step) if kind in ("count", "bytes") else step
+    if kind == "bytes":
+        return max(1.0, 2.0 ** math.ceil(math.log2(wanted) - 0.4))
+    power = 10.0 ** math.floor(math.log10(wanted))
+    step = next(each for each in STEPS if each * power >= wanted * 0.999) * power
+    return max(1.0, step) if kind == "count" else step

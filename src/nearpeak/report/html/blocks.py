@@ -19,16 +19,26 @@ MOST_ROWS = 200
 
 
 def table(
-    caption: str, columns: Sequence[str], rows: Sequence[Sequence[Child]], *, numeric: Sequence[int] = ()
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Child]],
+    *,
+    numeric: Sequence[int] = (),
+    quiet: bool = False,
 ) -> Html:
-    """A table that scrolls by itself where the page is narrow; columns in `numeric` stand right."""
+    """A table that scrolls by itself where the page is narrow; columns in `numeric` stand right.
+
+    A `quiet` caption is only for those who do not see the page.
+    """
     right = set(numeric)
     head = tag(
         "tr", [tag("th", name, scope="col", class_="n" if i in right else None) for i, name in enumerate(columns)]
     )
     body = [_row(row, right) for row in rows[:MOST_ROWS]]
     more = tag("p", f"{len(rows) - MOST_ROWS:,} more are not shown.", class_="note") if len(rows) > MOST_ROWS else None
-    whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", body))
+    whole = tag(
+        "table", tag("caption", caption, class_="unseen" if quiet else None), tag("thead", head), tag("tbody", body)
+    )
     return tag("div", whole, more, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 

@@ -62,7 +62,7 @@ def line_chart(
         return None
     summaries = [bin_summary(grid, each.x, each.y) for each in filled]
     drawn = list(zip(filled, summaries, strict=True))
-    top, cut = _top(summaries, [limit.value for limit in limits])
+    top, cut = _top(summaries, [limit.value for limit in limits], cutting=from_zero)
     low = min(float(np.nanmin(each.low)) for each in summaries)
     y_axis = axis_from(y_kind, min(low, 0.0) if from_zero else low, top)
     x_axis = axis_from(x_kind, grid.start, grid.end, marks=5, snug=True)
@@ -193,9 +193,10 @@ def _grid(xs: list[Floats], span: tuple[float, float] | None) -> Grid | None:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _top(summaries: list[Summary], levels: list[float]) -> tuple[float, float | None]:
+def _top(summaries: list[Summary], levels: list[float], *, cutting: bool) -> tuple[float, float | None]:
     highs = np.concatenate([each.high for each in summaries])
-    return _capped(highs[np.isfinite(highs)], levels)
+    known = highs[np.isfinite(highs)]
+    return _capped(known, levels) if cutting else (float(known.max()), None)
 
 
 def _capped(highs: Floats, levels: list[float]) -> tuple[float, float | None]:

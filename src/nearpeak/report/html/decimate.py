@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Grid", "Summary", "bin_means", "bin_peaks", "bin_summary", "finite", "grid_over"]
+__all__ = ["MOST_BINS", "Grid", "Summary", "bin_means", "bin_peaks", "bin_summary", "finite", "grid_over"]
 
 Floats = NDArray[np.float64]
 MOST_BINS = 320
