@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "demo": ("nearpeak.cli.demo", "Train a small model offline, the usual way and nearpeak's."),
     "train": ("nearpeak.cli.train", "Fine-tune a model as a configuration file says."),
     "run": ("nearpeak.cli.run", "Run your own training command, unmodified and faster."),
+    "report": ("nearpeak.cli.report", "Say what held a recorded run back, and what to do."),
     "snapshot": ("nearpeak.cli.snapshot", "Explain a CUDA memory snapshot."),
     "checkpoints": ("nearpeak.cli.checkpoints", "List saved states, verify them, prune old ones."),
     "completion": ("nearpeak.cli.completion", "Print the completion script of your shell."),

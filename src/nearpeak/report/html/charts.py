@@ -11,15 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearpeak.report.html.axes import Axis, Kind, axis_from, value_text
-from nearpeak.report.html.decimate import Floats, Grid, Summary, bin_means, bin_peaks, bin_summary, grid_over
+from nearpeak.report.html.decimate import (
+    GAP_FACTOR,
+    Floats,
+    Grid,
+    Summary,
+    bin_means,
+    bin_peaks,
+    bin_summary,
+    grid_over,
+    held,
+    usual_distance,
+)
 from nearpeak.report.html.markup import Html, join, tag, trusted
 
 __all__ = ["Limit", "Series", "data_block", "figure", "legend", "line_chart", "plot", "stacked_area"]
 
 WIDTH, HEIGHT = 1000, 300
 """Of the drawing's own grid; the page stretches it."""
-GAP_FACTOR = 8
-"""A line is broken where nothing was read for so many times the usual distance."""
 PEAK_FACTOR = 3
 """Rare peaks so many times higher than the rest are cut, and said."""
 
@@ -95,7 +104,8 @@ def stacked_area(
     grid = _grid([x], span)
     if grid is None or not filled:
         return None
-    columns = bin_peaks(grid, x, [p.y for p in filled]) if peaks else [bin_means(grid, x, p.y) for p in filled]
+    binned = bin_peaks(grid, x, [p.y for p in filled]) if peaks else [bin_means(grid, x, p.y) for p in filled]
+    columns = [held(column) for column in binned]
     heights = np.nan_to_num(np.asarray(columns))
     tops = heights.cumsum(axis=0)
     top, cut = _capped(tops[-1], [limit.value for limit in limits])
@@ -254,9 +264,7 @@ def _outline(xs: Floats, bottoms: Floats, tops: Floats) -> str:
 
 def _breaks(known: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Whether a new piece begins at a point."""
-    distances = np.diff(known)
-    usual = float(np.median(distances)) if len(distances) else 1.0
-    return np.concatenate([[True], distances > GAP_FACTOR * usual])
+    return np.concatenate([[True], np.diff(known) > GAP_FACTOR * usual_distance(known)])
 
 
 def _xs(grid: Grid) -> Floats:
@@ -280,9 +288,9 @@ def _data(grid: Grid, x_kind: Kind, y_kind: Kind, series: list[dict[str, object]
 
 
 def _values(series: Series, summary: Summary) -> dict[str, object]:
-    values: dict[str, object] = {"n": series.name, "k": series.colour, "v": _rounded(summary.median)}
+    values: dict[str, object] = {"n": series.name, "k": series.colour, "v": _rounded(held(summary.median))}
     if series.band and np.nanmax(summary.high - summary.low) > 0:
-        values |= {"lo": _rounded(summary.low), "hi": _rounded(summary.high)}
+        values |= {"lo": _rounded(held(summary.low)), "hi": _rounded(held(summary.high))}
     return values
 
 

@@ -7,11 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST_BINS", "Grid", "Summary", "bin_means", "bin_peaks", "bin_summary", "finite", "grid_over"]
+__all__ = [
+    "GAP_FACTOR",
+    "MOST_BINS",
+    "Grid",
+    "Summary",
+    "bin_means",
+    "bin_peaks",
+    "bin_summary",
+    "finite",
+    "grid_over",
+    "held",
+    "usual_distance",
+]
 
 Floats = NDArray[np.float64]
 MOST_BINS = 320
 """Columns of a chart: about two pixels each where it is widest, one on a phone."""
+GAP_FACTOR = 8
+"""Nothing is drawn where nothing was read for so many times the usual distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,24 @@ def bin_peaks(grid: Grid, x: Floats, parts: list[Floats]) -> list[Floats]:
     result = np.full((len(parts), grid.bins), np.nan)
     result[:, index[chosen]] = stacked[:, chosen]
     return list(result)
+
+
+def usual_distance(known: NDArray[np.intp]) -> float:
+    """Between two bins in which something lies."""
+    return float(np.median(np.diff(known))) if len(known) > 1 else 1.0
+
+
+def held(values: Floats) -> Floats:
+    """Empty bins between two readings take the nearer one; a longer silence than usual stays unknown."""
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return values
+    here = np.arange(len(values))
+    after = np.searchsorted(known, here).clip(0, len(known) - 1)
+    before = (after - 1).clip(0)
+    nearest = np.where(np.abs(known[after] - here) < np.abs(known[before] - here), known[after], known[before])
+    near = np.abs(nearest - here) <= GAP_FACTOR / 2 * usual_distance(known)
+    return np.where(near, values[nearest], np.nan)
 
 
 def _quantile(values: Floats, starts: NDArray[np.int64], counts: NDArray[np.int64], share: float) -> Floats:

@@ -13,6 +13,7 @@ from nearpeak.report.html.blocks import finding_cards, folded_away, key_figures,
 from nearpeak.report.html.markup import Child, Html, join, tag
 from nearpeak.report.html.page import Section, page
 from nearpeak.report.run_columns import ProcessColumns, RunColumns, read_run
+from nearpeak.report.run_document import outcome_text
 from nearpeak.report.wording import subline, verdict
 
 __all__ = ["findings_section", "opening", "run_page"]
@@ -93,7 +94,7 @@ def _which(recording: Recording) -> str:
     run = recording.run
     started = run.started_at.replace("T", " ")[:16]
     command = " ".join(run.command) or recording.folder.name
-    return f"{command} · {run.host} · {started} UTC · {run_tables.outcome_text(recording)}"
+    return f"{command} · {run.host} · {started} UTC · {outcome_text(recording)}"
 
 
 # -- key figures -------------------------------------------------------------------------------------------------------
@@ -134,8 +135,8 @@ def _throughput(diagnosis: Diagnosis) -> tuple[str, str, str] | None:
     run = diagnosis.facts.run
     if run is None or run.samples_per_s is None:
         return None
-    batch = f"{count_text(run.samples_per_step)} samples a step" if run.samples_per_step is not None else ""
-    return "throughput", f"{number_text(run.samples_per_s)} samples/s", batch
+    batch = f"{count_text(run.samples_per_step)} a step" if run.samples_per_step is not None else ""
+    return "samples per second", number_text(run.samples_per_s), batch
 
 
 def _steps(run: RunColumns, recording: Recording) -> tuple[str, str, str] | None:
@@ -144,7 +145,7 @@ def _steps(run: RunColumns, recording: Recording) -> tuple[str, str, str] | None
         return None
     expected = ProcessFacts.from_json(recording.processes[0].facts).expected_steps if recording.processes else None
     ranks = f"{len(run.processes)} processes" if len(run.processes) > 1 else ""
-    remark = ", ".join(filter(None, [f"of {expected:,}" if expected else "", ranks]))
+    remark = ", ".join(filter(None, [f"of {expected:,} planned" if expected else "", ranks]))
     return "optimizer steps", f"{made:,}", remark
 
 

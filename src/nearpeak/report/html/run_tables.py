@@ -18,13 +18,13 @@ from nearpeak.report.html.blocks import definitions, table
 from nearpeak.report.html.charts import figure, legend
 from nearpeak.report.html.markup import Html, join, tag
 from nearpeak.report.run_columns import DeviceColumns
+from nearpeak.report.run_document import outcome_text
 from nearpeak.report.wording import PHASE_NAMES, parts
 
 __all__ = [
     "breakdown_bars",
     "devices_lead",
     "throttle_table",
-    "outcome_text",
     "places_table",
     "rank_parts",
     "setup",
@@ -152,9 +152,8 @@ def throttle_table(devices: Sequence[DeviceColumns]) -> Html | None:
         for device in devices
         for reason, count in sorted(device.throttled.items(), key=lambda item: -item[1])
     ]
-    return (
-        table("Why clocks were lowered", ["device", "reason", "of the readings"], rows, numeric=(2,)) if rows else None
-    )
+    columns = ["device", "reason", "of the readings"]
+    return table("Why clocks were lowered", columns, rows, numeric=(2,)) if rows else None
 
 
 def devices_lead(devices: Sequence[DeviceColumns]) -> str | None:
@@ -211,14 +210,6 @@ def _run_entries(recording: Recording) -> dict[str, str | Html | None]:
         "recorded in": str(recording.folder),
         "steps the disk refused": f"{ending.lost_steps:,}" if ending and ending.lost_steps else None,
     }
-
-
-def outcome_text(recording: Recording) -> str:
-    """How the run ended."""
-    ending = recording.ending
-    if ending is None:
-        return "no ending recorded: it still runs, or was killed"
-    return ending.outcome if ending.exit_code is None else f"{ending.outcome}, exit code {ending.exit_code}"
 
 
 def _software(facts: ProcessFacts, recording: Recording) -> dict[str, str | None]:
