@@ -46,10 +46,8 @@ CASES: dict[str, Case] = {
         remedy=r"DataLoader\(num_workers=2, persistent_workers=True\).*decode\.py:12 Images.load",
         rows=(
             _made(loader_workers=0, cores=4),
-            steps(input=25.0, columns={"fetch_ms": 24.0, "main_cpu_ms": 54.0, "cpu_ms": 70.0}),
-            place(
-                "input", 40, "/home/me/decode.py:12 Images.load", "/home/me/decode.py:8 Images.__getitem__", TORCH_FETCH
-            ),
+            steps(input=25.0, columns={"fetch_ms": 24.0, "fetch_cpu_ms": 24.0, "main_cpu_ms": 54.0, "cpu_ms": 70.0}),
+            place("input", 40, "/home/me/decode.py:12 Images.load", "/me/decode.py:8 Images.__getitem__", TORCH_FETCH),
         ),
         without="input_ms",
     ),
@@ -79,7 +77,10 @@ CASES: dict[str, Case] = {
         kind="input",
         title="slow storage",
         remedy=r"Read ahead: DataLoader\(num_workers=\d",
-        rows=(_made(loader_workers=0), steps(input=25.0, columns={"fetch_ms": 24.0, "main_cpu_ms": 31.0})),
+        rows=(
+            _made(loader_workers=0),
+            steps(input=25.0, columns={"fetch_ms": 24.0, "fetch_cpu_ms": 1.0, "main_cpu_ms": 31.0}),
+        ),
         without="input_ms",
     ),
     "tokenising": Case(
@@ -88,7 +89,7 @@ CASES: dict[str, Case] = {
         remedy=r"dataset\.map\(tokenize, batched=True\)",
         rows=(
             _made(loader_workers=0, environment={"TOKENIZERS_PARALLELISM": "false"}),
-            steps(input=25.0, columns={"fetch_ms": 24.0, "main_cpu_ms": 54.0}),
+            steps(input=25.0, columns={"fetch_ms": 24.0, "fetch_cpu_ms": 24.0, "main_cpu_ms": 54.0}),
             place("input", 40, "/x/site-packages/transformers/tokenization_utils_tokenizers.py:9 call", "/me/t.py:3 f"),
         ),
         without="input_ms",
@@ -99,7 +100,7 @@ CASES: dict[str, Case] = {
         remedy="torch.stack",
         rows=(
             _made(loader_workers=0),
-            steps(input=25.0, columns={"fetch_ms": 24.0, "main_cpu_ms": 54.0}),
+            steps(input=25.0, columns={"fetch_ms": 24.0, "fetch_cpu_ms": 24.0, "main_cpu_ms": 54.0}),
             place("input", 40, "/me/train.py:9 number_by_number", TORCH_FETCH),
             place("input", 4, "/me/train.py:4 Data.__getitem__", TORCH_FETCH),
         ),

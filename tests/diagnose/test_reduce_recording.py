@@ -165,3 +165,12 @@ def test_phases_of_the_builder_are_the_healthy_ones(tmp_path: Path) -> None:
 def test_a_process_without_a_record_is_judged_too(tmp_path: Path) -> None:
     made, _ = reduce_recording(recording(tmp_path, ProcessRecord(process=9, pid=9, started_ns=0), steps()))
     assert made.steps == 55
+
+
+def test_a_crowded_machine_is_told(tmp_path: Path) -> None:
+    """Of four cores this run takes one; the machine is fully busy."""
+    busy = [reading(at, -1, busy_percent=100.0) for at in (400, 500)]
+    _, unknown = reduce_recording(recording(tmp_path / "a", steps(columns={"cpu_ms": 30.0}), busy))
+    assert any("75 % of the CPU's time" in sentence for sentence in unknown)
+    _, unknown = reduce_recording(recording(tmp_path / "b", steps(columns={"cpu_ms": 118.0}), busy))
+    assert not any("Other processes" in sentence for sentence in unknown)

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nearpeak.diagnose.run_facts import EventFacts, GrowthFacts, ReadingFacts, WorkerFacts
+from nearpeak.diagnose.run_facts import EventFacts, GrowthFacts, ReadingFacts, RunFacts, WorkerFacts
 from nearpeak.diagnose.step_columns import StepColumns
 from nearpeak.recording import EventRecord, ReadingRecord, WorkerRecord
 
-__all__ = ["event_facts", "growth_facts", "reading_facts", "worker_facts"]
+__all__ = ["crowded", "event_facts", "growth_facts", "reading_facts", "worker_facts"]
 
 PARTS = 8
 """Into how many parts the steps are cut to see whether memory rises throughout."""
+HOST = -1
+CROWDED_SHARE = 0.25
+"""Of all cores: below, it is the rounding of the readings and the system's own work."""
 HARMLESS = frozenset({"none", "gpu_idle", "application_clocks_setting", "sync_boost", "display_clock_setting"})
 """Reasons that NVML gives for a clock below its maximum without anything being wrong."""
 
@@ -32,6 +35,22 @@ def _event_facts(events: Sequence[EventRecord], ranks: int) -> EventFacts:
     times_ms = [event.duration_ms for event in events if event.duration_ms is not None]
     total_ms = sum(times_ms) / ranks if len(times_ms) == len(events) else None
     return EventFacts(count=len(events) / ranks, total_ms=total_ms)
+
+
+def crowded(run: RunFacts) -> list[str]:
+    """A sentence where other processes took much of the CPU meanwhile: times are then longer than they need be."""
+    host = next((each for each in run.readings if each.device == HOST), None)
+    cpu_ms, cores = run.per_step.get("cpu_ms"), run.process.cores
+    if host is None or host.busy_percent is None or cpu_ms is None or not cores:
+        return []
+    own = len(run.ranks) * (cpu_ms + run.per_step.get("worker_cpu_ms", 0.0)) / (run.mean_step_ms * cores)
+    others = host.busy_percent / 100 - own
+    if others < CROWDED_SHARE:
+        return []
+    return [
+        f"Other processes took about {100 * others:.0f} % of the CPU's time meanwhile: "
+        "times are longer than on a quiet machine, and vary."
+    ]
 
 
 def worker_facts(workers: Sequence[WorkerRecord]) -> WorkerFacts | None:

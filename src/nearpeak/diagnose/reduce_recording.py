@@ -12,7 +12,7 @@ import numpy as np
 from nearpeak.diagnose.breakdown import Breakdown, total
 from nearpeak.diagnose.facts import Facts
 from nearpeak.diagnose.rank_waits import slowest
-from nearpeak.diagnose.reduce_events import event_facts, growth_facts, reading_facts, worker_facts
+from nearpeak.diagnose.reduce_events import crowded, event_facts, growth_facts, reading_facts, worker_facts
 from nearpeak.diagnose.run_facts import PlaceFacts, RankFacts, RunFacts
 from nearpeak.diagnose.step_breakdown import step_breakdown
 from nearpeak.diagnose.step_columns import StepColumns
@@ -96,6 +96,7 @@ def _facts(recording: Recording, group: _Group, skipped: int, unknown: list[str]
     run = _run_facts(recording, group, skipped)
     breakdowns, gaps = _breakdowns(run, group.columns, recording)
     unknown += [sentence for sentence in gaps if sentence not in unknown]
+    unknown += crowded(run)
     numbers = group.columns[0].numbers
     return Facts(
         source=f"steps {numbers[0]} to {numbers[-1]} of the recording",

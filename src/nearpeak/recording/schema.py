@@ -162,6 +162,8 @@ class StepRecord(Row):
     """CPU time of the process during the backward pass: a rank that waits for another has little."""
     fetch_ms: float | None = None
     """Dataset and collator inside the training process: a part of input_ms, where there are no workers."""
+    fetch_cpu_ms: float | None = None
+    """CPU time of the training thread in them."""
     copies: int | None = None
     copied_bytes: int | None = None
     pageable_bytes: int | None = None

@@ -25,6 +25,8 @@ SATURATED = 0.9
 MOST_READERS = 16
 """Workers that wait for storage need no core each, but each keeps a copy of the dataset object and its batches."""
 TOKENISERS = ("tokenization_", "tokenizers/", "sentencepiece", "tiktoken", "youtokentome")
+SLOWEST_PACE = 0.2
+"""A machine so crowded that a thread has a core less than a fifth of the time tells nothing about storage."""
 FETCHING = "torch/utils/data/_utils/fetch.py"
 """In torch, both the dataset and the collator are called from here."""
 
@@ -143,13 +145,26 @@ def _fetch_ms(run: RunFacts, workers: int) -> float | None:
 
 
 def _blocked_share(run: RunFacts, workers: int, fetch_ms: float | None) -> float | None:
-    if workers:
-        known = run.workers is not None and run.workers.fetch_ms > 0
-        return max(0.0, 1 - run.workers.fetch_cpu_ms / run.workers.fetch_ms) if known and run.workers else None
-    main_cpu_ms = run.per_step.get("main_cpu_ms")
-    if main_cpu_ms is None or not fetch_ms:
+    """Of the fetching, what was spent neither on a core nor waiting for one that others held."""
+    fetch_cpu_ms = run.per_step.get("fetch_cpu_ms")
+    if workers and run.workers is not None and run.workers.fetch_ms > 0:
+        on_core = run.workers.fetch_cpu_ms / run.workers.fetch_ms
+        rest_ms, rest_cpu_ms = run.mean_step_ms - run.phase_ms.get("input", 0.0), run.per_step.get("main_cpu_ms")
+    elif not workers and fetch_ms and fetch_cpu_ms is not None:
+        on_core = fetch_cpu_ms / fetch_ms
+        rest_ms = run.mean_step_ms - fetch_ms
+        rest_cpu_ms = max(0.0, run.per_step.get("main_cpu_ms", 0.0) - fetch_cpu_ms)
+    else:
         return None
-    return min(1.0, max(0.0, run.mean_step_ms - main_cpu_ms) / fetch_ms)
+    return min(1.0, max(0.0, 1 - on_core / _pace(run, rest_ms, rest_cpu_ms)))
+
+
+def _pace(run: RunFacts, wall_ms: float, cpu_ms: float | None) -> float:
+    """How much of its time the training thread had a core while it computed: less than all where other processes want
+    the cores too. On a device the thread waits by itself, which says nothing."""
+    if not run.on_host or not cpu_ms or wall_ms <= 0:
+        return 1.0
+    return min(1.0, max(SLOWEST_PACE, cpu_ms / wall_ms))
 
 
 def _cpu_ms(run: RunFacts) -> float | None:
