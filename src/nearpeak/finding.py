@@ -39,6 +39,10 @@ KINDS: dict[str, str] = {
     "debugging": "checks meant for finding mistakes are left on",
     "startup": "the run's beginning takes long before the first usual step",
     "parallelism": "a way of using several devices that leaves much of them idle",
+    "idle": "the device has nothing to do for much of the time, and the source does not show why",
+    "reserved": "a device is held by processes that do not use it",
+    "uneven": "devices of one machine work unequally",
+    "unreadable": "a counter is not available here: unknown is not idle",
 }
 """Every kind of finding and what it means. Kinds are added where needed; none is ever given another meaning."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearpeak.diagnose.breakdown import Breakdown
-from nearpeak.diagnose.device_facts import DeviceFacts
+from nearpeak.diagnose.device_facts import DeviceFacts, HostFacts
 from nearpeak.diagnose.run_facts import RunFacts
 from nearpeak.diagnose.trace_facts import TraceFacts
 
@@ -28,3 +28,4 @@ class Facts:
     trace: TraceFacts | None = None
     run: RunFacts | None = None
     devices: tuple[DeviceFacts, ...] = ()
+    host: HostFacts | None = None

@@ -46,14 +46,19 @@ class ReadingWriter:
         run: RunInfo | None = None,
         force: bool = False,
         flush_s: float = FLUSH_S,
+        keep_all_processes: bool = False,
     ) -> None:
-        """Begin a recording of readings alone. `run` says where they come from: for a log its machine and time."""
+        """Begin a recording of readings alone. `run` says where they come from: for a log its machine and time.
+
+        Lists of processes are thinned out unless `keep_all_processes` asks for every one.
+        """
         self.folder = Path(folder)
         clear_way(self.folder, force=force)
         self._rows = RowWriter(self.folder)
         self._rows.write_info("run", _json(run or describe_run()))
         self._open: dict[str, list[Reading | HostReading]] = {}
         self._processes: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._keep_all_processes = keep_all_processes
         self._devices: dict[str, Device] = {}
         self._flush_s, self._flushed_s, self._closed = flush_s, time.monotonic(), False
         for device in devices:
@@ -104,7 +109,7 @@ class ReadingWriter:
 
     def _thinned(self, reading: Reading) -> Reading:
         """Without its list of processes, if one of the same processes was kept a moment ago."""
-        if not reading.processes:
+        if not reading.processes or self._keep_all_processes:
             return reading
         pids = tuple(sorted(use.pid for use in reading.processes))
         kept_ns, kept = self._processes.get(reading.key, (0, ()))
