@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ INJECTED = Path(__file__).parent / "inject"
 
 
 def attached_environment(
-    hooks: Mapping[str, str],
+    hooks: Mapping[str, str | Sequence[str]],
     *,
     records: str | Path,
     options: Mapping[str, Any] | None = None,
@@ -33,15 +33,16 @@ def attached_environment(
     """An environment in which every Python process calls our functions.
 
     `hooks` says what to call after which import: ``{"transformers.trainer": "nearpeak.some.module:function"}``; the
-    function gets the module. `options` reach it through `settings`. `records` is the folder for `write_record`.
+    function gets the module; several functions are given as a list. `options` reach it through `settings`. `records` is the folder for `write_record`.
     """
-    wrong = [function for function in hooks.values() if function.count(":") != 1]
+    listed = {module: [given] if isinstance(given, str) else list(given) for module, given in hooks.items()}
+    wrong = [function for functions in listed.values() for function in functions if function.count(":") != 1]
     if wrong:
         raise SettingError(f"Hook {wrong[0]!r}: must be written as module:function.")
     environment = dict(os.environ if base is None else base)
     paths = [str(INJECTED), *_present_paths(environment)]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
-    chosen = {"hooks": dict(hooks), "options": dict(options or {}), "records": str(Path(records).resolve())}
+    chosen = {"hooks": listed, "options": dict(options or {}), "records": str(Path(records).resolve())}
     environment[VARIABLE] = json.dumps(chosen)
     return environment
 

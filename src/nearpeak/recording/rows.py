@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from nearpeak.recording.schema import SCHEMA, Row, StepRecord, create_statements
+from nearpeak.recording.schema import SCHEMA, ProcessRecord, Row, StackRecord, StepRecord, create_statements
 
 __all__ = ["DATABASE", "RowWriter"]
 
@@ -43,22 +44,60 @@ class RowWriter:
         by_kind: dict[type[Row], list[Row]] = {}
         for row in rows:
             by_kind.setdefault(type(row), []).append(row)
-        try:
-            with self._database:
-                for kind, members in by_kind.items():
-                    self._database.executemany(kind.insert_statement(), [row.cells() for row in members])
-        except sqlite3.Error as error:
-            self._note_fault(error, len(by_kind.get(StepRecord, ())))
-            return False
-        return True
+
+        def insert(database: sqlite3.Connection) -> None:
+            for kind, members in by_kind.items():
+                database.executemany(kind.insert_statement(), [row.cells() for row in members])
+
+        return self._try(insert, len(by_kind.get(StepRecord, ())))
 
     def write_info(self, name: str, value: str) -> bool:
         """One JSON value of the whole recording."""
+        statement = "INSERT OR REPLACE INTO info VALUES (?, ?)"
+        return self._try(lambda database: database.execute(statement, (name, value)), 0)
+
+    def claim(self, process: ProcessRecord) -> int | None:
+        """Enter a process under a number that no other has: its rank if that is free. None if the disk refused."""
+        number: int | None = None
+
+        def enter(database: sqlite3.Connection) -> None:
+            nonlocal number
+            database.execute("BEGIN IMMEDIATE")  # two ranks must not read the same numbers
+            taken = {row[0] for row in database.execute("SELECT process FROM processes")}
+            wanted = process.process
+            chosen = wanted if wanted not in taken else max(taken) + 1
+            database.execute(ProcessRecord.insert_statement(), replace(process, process=chosen).cells())
+            number = chosen
+
+        return number if self._try(enter, 0) else None
+
+    def number_of(self, pid: int, host: str | None = None) -> int | None:
+        """Under which number the newest process with this pid stands; None where it has not trained yet."""
         try:
-            with self._database:
-                self._database.execute("INSERT OR REPLACE INTO info VALUES (?, ?)", (name, value))
+            found = self._database.execute(
+                "SELECT process FROM processes WHERE pid = ? AND host IS ? ORDER BY started_ns DESC LIMIT 1", (pid, host)
+            ).fetchone()
         except sqlite3.Error as error:
             self._note_fault(error, 0)
+            return None
+        return None if found is None else int(found[0])
+
+    def count_places(self, rows: Iterable[StackRecord]) -> bool:
+        """Add to the counts that are there: several processes count the same places."""
+        statement = StackRecord.insert_statement().replace("INSERT OR REPLACE", "INSERT") + (
+            " ON CONFLICT (process, phase, frames) DO UPDATE SET samples = samples + excluded.samples,"
+            " total_ms = CASE WHEN excluded.total_ms IS NULL THEN total_ms"
+            " ELSE coalesce(total_ms, 0) + excluded.total_ms END"
+        )
+        cells = [row.cells() for row in rows]
+        return self._try(lambda database: database.executemany(statement, cells), 0)
+
+    def _try(self, act: Callable[[sqlite3.Connection], object], steps: int) -> bool:
+        try:
+            with self._database:
+                act(self._database)
+        except sqlite3.Error as error:
+            self._note_fault(error, steps)
             return False
         return True
 

@@ -1,7 +1,10 @@
 """Runs at the start of every Python process of an attached command. Imports nothing that the process would not.
 
-It waits for the modules named in the settings, and calls our function once one of them has been imported. It stands in
-front of a sitecustomize that the process may have of its own, so it runs that one too.
+It waits for the modules named in the settings, and calls our functions once one of them has been imported. It stands
+in front of a sitecustomize that the process may have of its own, so it runs that one too.
+
+The command may run in an environment that has no nearpeak: then it is loaded from where this file stands, and nothing
+else of ours comes with it.
 """
 
 import json
@@ -9,7 +12,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
+from importlib.util import module_from_spec, spec_from_file_location
 
 VARIABLE = "NEARPEAK_ATTACH"
 
@@ -56,9 +59,27 @@ def _call_after(loader, function):
     loader.exec_module = execute_and_call
 
 
-def call(function, module):
+def _find_ourselves():
+    """Not by a path of ours in sys.path: what else stands there would be found as well."""
+    if "nearpeak" in sys.modules or PathFinder.find_spec("nearpeak") is not None:
+        return
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    spec = spec_from_file_location("nearpeak", os.path.join(home, "__init__.py"), submodule_search_locations=[home])
+    package = module_from_spec(spec)
+    sys.modules["nearpeak"] = package
+    spec.loader.exec_module(package)
+
+
+def call(functions, module):
+    """Call one function of ours, or several."""
+    for function in [functions] if isinstance(functions, str) else functions:
+        _call(function, module)
+
+
+def _call(function, module):
     """The one boundary: nothing of ours may be the reason that a script fails."""
     try:
+        _find_ourselves()
         home, _, name = function.partition(":")
         getattr(import_module(home), name)(module)
     except Exception as error:  # noqa: BLE001  the one boundary

@@ -1,0 +1,112 @@
+"""How many samples and tokens a batch has, and how many of them are padding. Reads host memory only: never a device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["BatchSize", "measure_batch"]
+
+DEEPEST = 3
+"""Levels of nesting that are looked into."""
+LARGEST_MASK = 1 << 20
+"""Numbers that are counted in every step: beyond it counting takes milliseconds."""
+SHORTEST_ROW = 8
+"""Integers in rows at least this long are taken for tokens."""
+
+
+class BatchSize(NamedTuple):
+    """What is unknown is None."""
+
+    samples: int | None = None
+    tokens: int | None = None
+    """Real ones."""
+    padded_tokens: int | None = None
+    """All that are computed, padding included."""
+
+
+def measure_batch(batch: Any) -> BatchSize:
+    """Of whatever a loader yields: a mapping, a sequence, a tensor, nested."""
+    named = _named_tensors(batch, DEEPEST)
+    mask = named.get("attention_mask")
+    ids = named.get("input_ids")
+    if mask is not None and mask.ndim == 2:
+        return BatchSize(mask.shape[0], _count_nonzero(mask), mask.numel())
+    if ids is not None and ids.ndim == 2:
+        return BatchSize(ids.shape[0], _count_unpadded(ids), ids.numel())
+    tensors = _tensors(batch, DEEPEST)
+    if not tensors:
+        return BatchSize()
+    samples = tensors[0].shape[0] if tensors[0].ndim else None
+    rows = next((t for t in tensors if _looks_like_tokens(t, samples)), None)
+    return BatchSize(samples) if rows is None else BatchSize(samples, _count_unpadded(rows), rows.numel())
+
+
+def _named_tensors(batch: Any, depth: int) -> dict[str, Any]:
+    """The tensors of the first mapping with token names."""
+    if isinstance(batch, Mapping):
+        return {name: value for name, value in batch.items() if isinstance(name, str) and _is_tensor(value)}
+    if depth and isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        for part in batch[:4]:
+            if found := _named_tensors(part, depth - 1):
+                return found
+    return {}
+
+
+def _tensors(batch: Any, depth: int) -> list[Any]:
+    if _is_tensor(batch):
+        return [batch]
+    if not depth:
+        return []
+    parts: list[Any] = []
+    if isinstance(batch, Mapping):
+        parts = list(batch.values())
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        parts = list(batch[:8])
+    return [tensor for part in parts for tensor in _tensors(part, depth - 1)]
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.Tensor
+
+
+def _looks_like_tokens(tensor: Any, samples: int | None) -> bool:
+    """Whole numbers in long rows, as many rows as samples; images of whole numbers have more dimensions."""
+    if tensor.ndim != 2 or tensor.shape[0] != samples or tensor.shape[1] < SHORTEST_ROW:
+        return False
+    return str(tensor.dtype) in ("torch.int64", "torch.int32")
+
+
+def _count_nonzero(mask: Any) -> int | None:
+    numbers = _to_numpy(mask)
+    return None if numbers is None else int(sys.modules["numpy"].count_nonzero(numbers))
+
+
+def _count_unpadded(ids: Any) -> int | None:
+    """Without a mask padding is what rows end or begin with again and again; None where no row tells."""
+    rows = _to_numpy(ids)
+    if rows is None or rows.shape[0] < 2 or rows.shape[1] < 2:
+        return None
+    right, left = _trailing_runs(rows), _trailing_runs(rows[:, ::-1])
+    padding = max(int(right.sum()), int(left.sum()))
+    return rows.size - padding if padding else None
+
+
+def _trailing_runs(rows: Any) -> Any:
+    """How often each row's end is the pad token: the last token that most rows share and some repeat."""
+    numpy = sys.modules["numpy"]
+    values, counts = numpy.unique(rows[:, -1], return_counts=True)
+    pad = values[counts.argmax()]
+    differs = rows[:, ::-1] != pad
+    runs = numpy.where(differs.any(axis=1), differs.argmax(axis=1), rows.shape[1])
+    # One token at the end of a row may be the end of a sentence; a pad is repeated somewhere.
+    return runs if runs.max() > 1 else numpy.zeros_like(runs)
+
+
+def _to_numpy(tensor: Any) -> Any:
+    """A view of host memory; None where the tensor is elsewhere, or too large to count in passing."""
+    if "numpy" not in sys.modules or not tensor.is_cpu or tensor.numel() > LARGEST_MASK:
+        return None
+    return tensor.detach().numpy()

@@ -1,0 +1,116 @@
+"""`Session`: the side of `nearpeak run`: a folder for the run, readings of the machine meanwhile, how it ended."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from nearpeak.errors import SettingError
+from nearpeak.observe.attach import attached_environment
+from nearpeak.observe.probe import HOOKS
+from nearpeak.observe.sampler import Sampler
+from nearpeak.recording.reader import Recording
+from nearpeak.recording.rows import DATABASE, RowWriter
+from nearpeak.recording.run_info import Ending, Outcome, describe_run, now_text
+from nearpeak.recording.writer import clear_way, to_json
+
+__all__ = ["RUNS", "Session", "default_folder"]
+
+RUNS = "nearpeak-runs"
+"""Where runs are kept, in the folder in which the command was started."""
+INTERRUPTS = (130, 143)
+"""Exit codes of what SIGINT and SIGTERM ended, as shells say it."""
+
+
+def default_folder(command: Sequence[str], runs: Path, now: datetime | None = None) -> Path:
+    """``nearpeak-runs/20260131-093000-train``: in order of time, and by the script's name."""
+    stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
+    script = next((part for part in command if part.endswith((".py", ".sh"))), command[0])
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script).stem).strip("-.") or "run"
+    folder = runs / f"{stamp}-{name}"
+    tried = 1
+    while folder.exists():
+        tried += 1
+        folder = runs / f"{stamp}-{name}-{tried}"
+    return folder
+
+
+class Session:
+    """One command that is watched: a context manager around its life."""
+
+    def __init__(self, command: Sequence[str], folder: Path | None = None, *, force: bool = False) -> None:
+        self._chosen = folder is not None
+        self.folder = (folder or default_folder(command, Path(RUNS))).absolute()
+        self._command = tuple(command)
+        self._force = force
+        self._rows: RowWriter | None = None
+        self._sampler: Sampler | None = None
+
+    def environment(
+        self, hooks: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None
+    ) -> dict[str, str]:
+        """In which every Python process of the command is watched; `hooks` come first where both want a module."""
+        wanted: dict[str, list[str]] = {name: [function] for name, function in (hooks or {}).items()}
+        for name, function in HOOKS.items():
+            wanted.setdefault(name, []).append(function)
+        chosen = {**(options or {}), "recording": str(self.folder)}
+        return attached_environment(wanted, records=self.folder, options=chosen)
+
+    def __enter__(self) -> Self:
+        clear_way(self.folder, force=self._force)
+        try:
+            self._rows = RowWriter(self.folder)
+        except sqlite3.Error as error:
+            raise SettingError(f"{self.folder}: cannot hold a recording: {error}. Choose another with --output.") from None
+        self._rows.write_info("run", to_json(describe_run(self._command)))
+        self._sampler = Sampler(self.folder)
+        self._sampler.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._rows is not None:
+            self.end("interrupted", None)
+
+    def end(self, outcome: Outcome | None, exit_code: int | None) -> None:
+        """The command is over."""
+        if self._rows is None:
+            return
+        if self._sampler is not None:
+            self._sampler.stop()
+        lost = sum(process.lost_steps for process in Recording(self.folder).processes)
+        outcome = outcome or _outcome(exit_code)
+        self._rows.write_info("ending", to_json(Ending(now_text(), outcome, lost, exit_code)))
+        self._rows.close()
+        self._rows = None
+        if not self._chosen and not self.trained:
+            self._remove()
+
+    @property
+    def trained(self) -> bool:
+        """Some process of the command made steps."""
+        return (self.folder / DATABASE).exists() and bool(Recording(self.folder).processes)
+
+    def _remove(self) -> None:
+        """A command that trained nothing leaves no folder that nobody asked for."""
+        for path in self.folder.glob(f"{DATABASE}*"):
+            path.unlink(missing_ok=True)
+        for folder in (self.folder, self.folder.parent):
+            try:
+                folder.rmdir()
+            except OSError:  # something else stands in it
+                return
+
+
+def _outcome(exit_code: int | None) -> Outcome:
+    if exit_code == 0:
+        return "finished"
+    return "interrupted" if exit_code in INTERRUPTS else "failed"
+
+
