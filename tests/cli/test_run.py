@@ -85,14 +85,27 @@ def test_json_alone_stands_on_stdout() -> None:
 
 
 def test_output_is_never_overwritten_unasked(tmp_path: Path) -> None:
-    output = tmp_path / "applied.json"
+    output = tmp_path / "run"
     assert run("--apply", "safe", "--output", str(output), "--", "true").stdout == ""
-    assert json.loads(output.read_text())["command"] == ["true"]
+    assert json.loads((output / "result.json").read_text())["command"] == ["true"]
     again = run("--output", str(output), "--", "true")
     assert again.returncode == 2
     assert "--force" in again.stderr
     assert run("--output", str(output), "--force", "--", "false").returncode == 1
-    assert json.loads(output.read_text())["exit_code"] == 1
+    assert json.loads((output / "result.json").read_text())["exit_code"] == 1
+
+
+def test_a_command_that_trains_nothing_leaves_nothing(tmp_path: Path) -> None:
+    done = run("--apply", "safe", "--", sys.executable, "-c", "print('theirs')", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "theirs\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("--output", str(tmp_path / "file" / "run"), "--", "true")
+    assert done.returncode == 2
+    assert "cannot hold a recording" in done.stderr
 
 
 def test_a_version_we_do_not_know_trains_as_it_would(tmp_path: Path) -> None:

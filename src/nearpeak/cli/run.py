@@ -1,4 +1,4 @@
-"""`nearpeak run`: a command of the user's own, unmodified."""
+"""`nearpeak run`: a command of the user's own, unmodified, watched from inside and told what holds it back."""
 
 from __future__ import annotations
 
@@ -7,24 +7,34 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from nearpeak.errors import SettingError
+from nearpeak.errors import NearpeakError, SettingError
 from nearpeak.report import terminal
+
+if TYPE_CHECKING:
+    from nearpeak.launch.session import Session
 
 __all__ = ["command"]
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+RESULT = "result.json"
 
 
 @click.command(name="run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The run's folder; otherwise a new one in nearpeak-runs/.",
+)
+@click.option("--force", is_flag=True, help="Replace the recording that the folder holds.")
+@click.option("--live", is_flag=True, help="Show on stderr where the steps' time goes while the command runs.")
 @click.option(
     "--apply",
     type=click.Choice(["none", "safe"]),
@@ -34,40 +44,48 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     "gradient stays the same. Never changes batch size, steps, order or precision.",
 )
 @click.option("--precision", type=click.Choice(["bf16"]), help="Compute under bf16 autocast: a change of rounding.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was applied as JSON; COMMAND prints on stderr.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write what was applied as JSON.")
-@click.option("--force", is_flag=True, help="Overwrite the output file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON; COMMAND prints on stderr.")
 @click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    arguments: tuple[str, ...], apply: str, precision: str | None, as_json: bool, output: Path | None, force: bool
+    arguments: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    live: bool,
+    apply: str,
+    precision: str | None,
+    as_json: bool,
 ) -> int:
-    """Run COMMAND as it is and pass its exit code through.
+    """Run COMMAND as it is, record where each step's time goes, and say what holds it back. Its exit code and output
+    are passed through; the verdict stands on stderr.
 
     \b
-    nearpeak run --apply safe -- python train.py --epochs 3
-    nearpeak run --apply safe -- torchrun --nproc-per-node 2 train.py
+    nearpeak run -- python train.py --epochs 3
+    nearpeak run --live -- torchrun --nproc-per-node 2 train.py
+    nearpeak run --apply safe -- python train.py
     """
     if precision and apply == "none":
         raise SettingError(f"--precision {precision} changes how the command computes: it needs --apply safe.")
-    if output is not None and output.exists() and not force:
-        raise SettingError(f"--output {output}: the file exists; choose another or give --force.")
-    with tempfile.TemporaryDirectory(prefix="nearpeak-run-") as folder:
-        code = _execute(arguments, _environment(apply, precision, folder), sys.stderr if as_json else None)
-        processes = _records(folder)
-    result = {"schema": 1, "command": list(arguments), "apply": apply, "exit_code": code, "processes": processes}
-    _report(result, as_json, output)
+    from nearpeak.launch.session import Session
+
+    with Session(arguments, output, force=force) as session, ExitStack() as stack:
+        if live:
+            from nearpeak.report.live import Live
+
+            stack.enter_context(Live(session.folder))
+        code = _execute(arguments, _environment(session, apply, precision), sys.stderr if as_json else None)
+        stack.close()
+        result = _result(session, arguments, apply, code)
+        session.end(None, code)
+    _report(result, session, as_json, output)
     return code
 
 
-def _environment(apply: str, precision: str | None, folder: str) -> dict[str, str] | None:
-    """None leaves everything as it is."""
+def _environment(session: Session, apply: str, precision: str | None) -> dict[str, str]:
     if apply == "none":
-        return None
-    from nearpeak.observe.attach import attached_environment
-
+        return session.environment()
     # Named here and not imported: that module belongs to the processes that train.
     hooks = {"transformers.trainer": "nearpeak.integrations._unmodified:install"}
-    return attached_environment(hooks, records=folder, options={"apply": apply, "precision": precision})
+    return session.environment(hooks, {"apply": apply, "precision": precision})
 
 
 def _execute(arguments: Sequence[str], environment: Mapping[str, str] | None, stdout: IO[Any] | None) -> int:
@@ -109,17 +127,52 @@ def _in_foreground() -> bool:
         return False
 
 
-def _records(folder: str) -> list[dict[str, Any]]:
-    from nearpeak.observe.attach import read_records
+def _result(session: Session, arguments: Sequence[str], apply: str, code: int) -> dict[str, Any]:
+    applied = session.applied()
+    return {"schema": 1, "command": list(arguments), "apply": apply, "exit_code": code, "processes": applied}
 
-    return [record for record in read_records(folder) if record["kind"] == "applied"]
 
+def _report(result: dict[str, Any], session: Session, as_json: bool, output: Path | None) -> None:
+    diagnosis = _diagnose(session)
+    result["recording"] = str(session.folder) if session.trained else None
+    if diagnosis is not None:
+        from nearpeak.report.document import diagnosis_document
 
-def _report(result: dict[str, Any], as_json: bool, output: Path | None) -> None:
+        result = {**diagnosis_document(diagnosis, source=result["recording"]), **result}
     if output is not None:
-        output.write_text(json.dumps(result, indent=2) + "\n")
+        (session.folder / RESULT).write_text(json.dumps(result, indent=2) + "\n")
     if as_json:
         click.echo(json.dumps(result))
+    _print_applied(result)
+    if diagnosis is not None and terminal.verbosity() >= 0:
+        from nearpeak.report.diagnosis_text import print_diagnosis
+
+        sys.stderr.write("\n")
+        print_diagnosis(diagnosis, file=sys.stderr)
+        terminal.status(f"nearpeak: recorded in {_short_path(session.folder)}")
+    for fault in session.faults():
+        terminal.status(f"nearpeak: {fault}", level=-1)
+
+
+def _diagnose(session: Session) -> Any:
+    """None where nothing was trained, or too little to judge."""
+    if not session.trained:
+        return None
+    from nearpeak.diagnose.recorded import diagnose_recording
+    from nearpeak.recording import Recording
+
+    try:
+        return diagnose_recording(Recording(session.folder))
+    except NearpeakError as error:
+        terminal.status(f"nearpeak: no verdict: {error}")
+        return None
+
+
+def _short_path(folder: Path) -> str:
+    return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else str(folder)
+
+
+def _print_applied(result: Mapping[str, Any]) -> None:
     if result["apply"] == "none":
         return
     for record in result["processes"]:

@@ -33,7 +33,8 @@ def attached_environment(
     """An environment in which every Python process calls our functions.
 
     `hooks` says what to call after which import: ``{"transformers.trainer": "nearpeak.some.module:function"}``; the
-    function gets the module; several functions are given as a list. `options` reach it through `settings`. `records` is the folder for `write_record`.
+    function gets the module; several functions are given as a list. `options` reach it through `settings`. `records`
+    is the folder for `write_record`.
     """
     listed = {module: [given] if isinstance(given, str) else list(given) for module, given in hooks.items()}
     wrong = [function for functions in listed.values() for function in functions if function.count(":") != 1]

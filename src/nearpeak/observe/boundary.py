@@ -9,7 +9,6 @@ from typing import Any
 __all__ = ["Boundary"]
 
 
-
 class Boundary:
     """Whether the probe is at work, on which thread, and what broke it."""
 

@@ -162,5 +162,3 @@ def _length(sized: Any) -> int | None:
         return len(sized)
     except (TypeError, NotImplementedError, AttributeError):
         return None
-
-

@@ -140,5 +140,3 @@ class LoaderHooks:
             return data
 
         self._patches.put(kind, "fetch", fetch)
-
-

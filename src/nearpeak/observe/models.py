@@ -69,7 +69,8 @@ class CallWatch:
         begins, ends, own = self._begins, self._ends, kind.__dict__.get("__call__")
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            inherited = super(kind, module).__call__ if own is None else own.__get__(module)
+            above: Any = super(kind, module)
+            inherited = above.__call__ if own is None else own.__get__(module)
             if is_compiling():
                 return inherited(*args, **kwargs)
             begins(module, args, kwargs)

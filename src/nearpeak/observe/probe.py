@@ -175,5 +175,3 @@ class Probe:
 def _number(name: str) -> int | None:
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else None
-
-

@@ -90,7 +90,8 @@ class Recorder:
         next_flush = time.monotonic() + FLUSH_S
         while not self._stop.wait(SAMPLE_S):
             self._sample()
-            if time.monotonic() >= next_flush:
+            unnamed = self._number is None and self._from.watch.closed
+            if unnamed or time.monotonic() >= next_flush:
                 rows = self._flush(rows)
                 next_flush = time.monotonic() + FLUSH_S
         rows = self._flush(rows, last=True)
@@ -190,7 +191,7 @@ class Recorder:
             if rows is not None:
                 self._enter(rows, last=False)
                 rows.close()
-        except Exception:  # noqa: BLE001, S110  the fault is told where it can be; the training goes on
+        except Exception:  # noqa: BLE001  the fault is told where it can be; the training goes on
             pass
 
 

@@ -22,9 +22,8 @@ MOST_PLACES = 2_000
 COARSE_FRAMES = 3
 """Frames that tell places apart once there are too many."""
 _OURS = os.path.dirname(os.path.abspath(__file__))
-_LIBRARIES = tuple(
-    {os.path.abspath(path) for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))}
-)
+_LIBRARY_KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
+_LIBRARIES = tuple({os.path.abspath(path) for kind in _LIBRARY_KINDS if (path := sysconfig.get_path(kind))})
 _DETOURS = ("_call_impl", "_wrapped_call_impl")
 """Between a module and its forward: they take two of three frames and say nothing."""
 

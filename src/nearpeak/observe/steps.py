@@ -254,7 +254,7 @@ class StepWatch:
     def span_begins(self, phase: int) -> tuple[int, int] | None:
         """Saving or evaluating, told by whoever does it; None inside another span, and before training."""
         current = self.clock.current
-        if not self.started or current == CHECKPOINT or current == phase:
+        if not self.started or current in (CHECKPOINT, phase):
             return None
         if current == EVALUATION:
             self._end_evaluation(phase)
@@ -298,9 +298,7 @@ class StepWatch:
         self, kind: str, began_ns: int, duration_ns: int | None, step: int | None = None, **detail: Any
     ) -> None:
         """Something for the record that is not part of every step."""
-        self.occurrences.append(
-            Occurrence(kind, began_ns, duration_ns, self.steps if step is None else step, detail)
-        )
+        self.occurrences.append(Occurrence(kind, began_ns, duration_ns, self.steps if step is None else step, detail))
 
     def _start(self) -> None:
         """The first step begins with the first sign of training, not with the import of torch."""

@@ -77,6 +77,11 @@ class Recording:
         arguments = (first, *(() if process is None else (process,)), -1 if limit is None else limit)
         return self._rows(StepRecord, f"WHERE step >= ? {whose} ORDER BY step, process LIMIT ?", *arguments)
 
+    def latest_step(self) -> int | None:
+        """Number of the newest step; None where there is none yet."""
+        with self._open() as database:
+            return database.execute("SELECT max(step) FROM steps").fetchone()[0]
+
     @property
     def workers(self) -> list[WorkerRecord]:
         """Loader workers, by process."""

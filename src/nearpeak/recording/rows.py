@@ -75,7 +75,8 @@ class RowWriter:
         """Under which number the newest process with this pid stands; None where it has not trained yet."""
         try:
             found = self._database.execute(
-                "SELECT process FROM processes WHERE pid = ? AND host IS ? ORDER BY started_ns DESC LIMIT 1", (pid, host)
+                "SELECT process FROM processes WHERE pid = ? AND host IS ? ORDER BY started_ns DESC LIMIT 1",
+                (pid, host),
             ).fetchone()
         except sqlite3.Error as error:
             self._note_fault(error, 0)

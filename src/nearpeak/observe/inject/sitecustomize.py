@@ -65,6 +65,8 @@ def _find_ourselves():
         return
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     spec = spec_from_file_location("nearpeak", os.path.join(home, "__init__.py"), submodule_search_locations=[home])
+    if spec is None or spec.loader is None:
+        return
     package = module_from_spec(spec)
     sys.modules["nearpeak"] = package
     spec.loader.exec_module(package)

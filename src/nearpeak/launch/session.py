@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from nearpeak.errors import SettingError
-from nearpeak.observe.attach import attached_environment
+from nearpeak.launch.machine import MachineReader
+from nearpeak.observe.attach import attached_environment, read_records
 from nearpeak.observe.probe import HOOKS
 from nearpeak.observe.sampler import Sampler
 from nearpeak.recording.reader import Recording
@@ -23,6 +24,8 @@ __all__ = ["RUNS", "Session", "default_folder"]
 
 RUNS = "nearpeak-runs"
 """Where runs are kept, in the folder in which the command was started."""
+APPLIED = "applied"
+"""Folder of what each process of the command left behind."""
 INTERRUPTS = (130, 143)
 """Exit codes of what SIGINT and SIGTERM ended, as shells say it."""
 
@@ -59,16 +62,37 @@ class Session:
         for name, function in HOOKS.items():
             wanted.setdefault(name, []).append(function)
         chosen = {**(options or {}), "recording": str(self.folder)}
-        return attached_environment(wanted, records=self.folder, options=chosen)
+        records = self.folder / APPLIED
+        if hooks:
+            records.mkdir(exist_ok=True)
+        return attached_environment(wanted, records=records, options=chosen)
+
+    def applied(self) -> list[dict[str, Any]]:
+        """What the hooks left behind, by rank."""
+        return [record for record in read_records(self.folder / APPLIED) if record["kind"] == "applied"]
+
+    def faults(self) -> list[str]:
+        """What broke, a sentence each; once, however many processes it broke in."""
+        if not self.trained:
+            return []
+        processes = Recording(self.folder).processes
+        broken = sorted({process.fault for process in processes if process.fault})
+        told = "the probe broke and left the training alone; steps after that are missing"
+        sentences = [f"{told}: {fault}" for fault in broken]
+        if lost := sum(process.lost_steps for process in processes):
+            sentences.append(f"{lost:,} steps are missing from the recording: the disk refused them.")
+        return sentences
 
     def __enter__(self) -> Self:
-        clear_way(self.folder, force=self._force)
         try:
+            clear_way(self.folder, force=self._force)
             self._rows = RowWriter(self.folder)
-        except sqlite3.Error as error:
-            raise SettingError(f"{self.folder}: cannot hold a recording: {error}. Choose another with --output.") from None
-        self._rows.write_info("run", to_json(describe_run(self._command)))
-        self._sampler = Sampler(self.folder)
+        except (sqlite3.Error, OSError) as error:
+            raise SettingError(
+                f"{self.folder}: cannot hold a recording: {error}. Choose another with --output."
+            ) from None
+        self._rows.write_info("run", to_json(describe_run(command=self._command)))
+        self._sampler = Sampler(self.folder, MachineReader())
         self._sampler.start()
         return self
 
@@ -101,16 +125,16 @@ class Session:
         """A command that trained nothing leaves no folder that nobody asked for."""
         for path in self.folder.glob(f"{DATABASE}*"):
             path.unlink(missing_ok=True)
-        for folder in (self.folder, self.folder.parent):
+        for path in (self.folder / APPLIED).glob("*.json"):
+            path.unlink()
+        for folder in (self.folder / APPLIED, self.folder, self.folder.parent):
             try:
                 folder.rmdir()
-            except OSError:  # something else stands in it
-                return
+            except OSError:  # not there, or something else stands in it
+                continue
 
 
 def _outcome(exit_code: int | None) -> Outcome:
     if exit_code == 0:
         return "finished"
     return "interrupted" if exit_code in INTERRUPTS else "failed"
-
-

@@ -1,0 +1,1 @@
+"""Starting commands: in environments of ours, watched from outside."""
