@@ -82,6 +82,8 @@ class StepWatch:
         """Those whose batches were followed by a backward pass."""
         self._began_ns = self._cpu_ns = self._main_cpu_ns = 0
         self._loader: int | None = None
+        self._arrived: deque[tuple[int | None, int | None, int | None]] = deque()
+        """Batches that no backward pass has followed yet."""
         self._training_models: set[int] = set()
         self._evaluation_began: tuple[int, int] | None = None
         self._leader: int | None = None
@@ -121,8 +123,12 @@ class StepWatch:
         self._loader = loader
         if self.clock.current in CLOSED_TO_OTHERS:
             return
-        self._count(samples, tokens, padded_tokens)
+        self._arrived.append((samples, tokens, padded_tokens))
         self.clock.switch(OTHER if self.model_known else FORWARD)
+
+    def _count_arrived(self, left: int) -> None:
+        while len(self._arrived) > left:
+            self._count(*self._arrived.popleft())
 
     def _count(self, samples: int | None, tokens: int | None, padded_tokens: int | None) -> None:
         tally = self.tally
@@ -203,6 +209,8 @@ class StepWatch:
         else:
             self.clock.switch(BACKWARD)
         self.tally.micro_batches += 1
+        if self._arrived:
+            self._count(*self._arrived.popleft())
         self._backward_cpu_ns = self._cpu_now()
 
     def backward_ends(self) -> None:
@@ -312,7 +320,8 @@ class StepWatch:
                 self.on_start()
 
     def _close(self) -> None:
-        """Hand the step over and begin the next."""
+        """Hand the step over and begin the next. A loader that reads one batch ahead has brought the next one's."""
+        self._count_arrived(left=1)
         tally, self.tally = self.tally, Tally()
         tally.spent = self.clock.take()
         tally.ended_ns = self.clock.since
