@@ -80,6 +80,8 @@ class Tally:
 def to_row(tally: Tally, process: int, *, read_bytes: int | None, worker_cpu_ms: float | None) -> StepRecord:
     """The row of one step; `read_bytes` and `worker_cpu_ms` are its share of what was read over several."""
     starved = tally.starved
+    spans: dict[str, Any] = {f"{name}_ms": spent * MS for name, spent in zip(NAMES, tally.spent, strict=True)}
+    spans |= {f"device_{name}_ms": value for name, value in (tally.device_ms or {}).items()}
     return StepRecord(
         process=process,
         step=tally.index,
@@ -90,8 +92,7 @@ def to_row(tally: Tally, process: int, *, read_bytes: int | None, worker_cpu_ms:
         padded_tokens=tally.padded_tokens,
         micro_batches=tally.micro_batches,
         wall_s=tally.wall_ns * 1e-9,
-        **{f"{name}_ms": spent * MS for name, spent in zip(NAMES, tally.spent, strict=True)},
-        **{f"device_{name}_ms": value for name, value in (tally.device_ms or {}).items()},
+        **spans,
         starved_share=None if starved is None or not starved[1] else starved[0] / starved[1],
         syncs=tally.syncs,
         sync_ms=tally.sync_ns * MS,
