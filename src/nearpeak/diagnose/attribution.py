@@ -1,0 +1,210 @@
+"""Gives every instant of every step of a timeline exactly one cause. Sets of time are cut from one another in order, so
+what remains is disjoint and whatever nothing claims is `other`: the causes sum to the step by construction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nearpeak.diagnose.breakdown import IDLE_CAUSES, Breakdown
+from nearpeak.diagnose.intervals import NOTHING, Spans, covered, intersection, minus, size_within, union, within
+from nearpeak.trace.kinds import copy_route, is_pageable
+from nearpeak.trace.timeline import Kind, Timeline
+
+__all__ = ["Attribution", "attribute", "launch_ends_ns"]
+
+Int64s = NDArray[np.int64]
+DEVICE_WORK = (Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY)
+SETS_MEMORY = ("memset", "fillbuffer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """The sets of time of one device (None: of the host alone) over the steps of a timeline."""
+
+    device: int | None
+    compute: Spans
+    communication: Spans
+    """Exposed: while nothing computes."""
+    copies: dict[str, Spans]
+    """Exposed, by route; `pageable` follows the route of copies that go through memory that is not pinned."""
+    idle: dict[str, Spans]
+    steps: tuple[Breakdown, ...]
+    """One a step."""
+    overlapped_ns: int = 0
+    """Communication that ran while something computed."""
+    whole_communication_ns: int = 0
+    """Hidden or not, over all steps."""
+
+
+def attribute(timeline: Timeline, device: int | None = None) -> Attribution:
+    """Of one device, by default of the only or first that works; of the host where the trace shows no device work."""
+    devices = timeline.busy_devices()
+    if device is None and not devices:
+        return _of_host(timeline)
+    return _of_device(timeline, devices[0] if device is None else device)
+
+
+def _of_device(timeline: Timeline, device: int) -> Attribution:
+    window = timeline.steps.start_ns, timeline.steps.end_ns
+    on_device = timeline.lane_devices()[timeline.lane] == device
+    all_compute = _time_of(timeline, on_device & (timeline.kind == Kind.KERNEL), window)
+    exchange = _time_of(timeline, on_device & (timeline.kind == Kind.COMMUNICATION), window)
+    communication = minus(exchange, all_compute)
+    copies, busy = _copies(timeline, on_device, union(all_compute, communication), window)
+    rows = np.flatnonzero(on_device & (timeline.kind <= Kind.COPY))
+    idle = _idle(timeline, rows, busy, window)
+    parts = all_compute, communication, copies, idle
+    return Attribution(
+        device=device,
+        compute=all_compute,
+        communication=communication,
+        copies=copies,
+        idle=idle,
+        steps=_per_step(timeline, *parts),
+        overlapped_ns=int((exchange.end - exchange.start).sum() - (communication.end - communication.start).sum()),
+        whole_communication_ns=int((exchange.end - exchange.start).sum()),
+    )
+
+
+def _of_host(timeline: Timeline) -> Attribution:
+    """Operators compute; what a loader does is waiting, whatever it runs."""
+    window = timeline.steps.start_ns, timeline.steps.end_ns
+    waiting = _time_of(timeline, timeline.kind == Kind.INPUT, window)
+    compute = minus(_time_of(timeline, timeline.kind == Kind.OP, window), waiting)
+    rest = minus(_window(window), union(compute, waiting))
+    idle = {"input": waiting, "other": rest}
+    steps = _per_step(timeline, compute, NOTHING, {}, idle)
+    return Attribution(device=None, compute=compute, communication=NOTHING, copies={}, idle=idle, steps=steps)
+
+
+def _time_of(timeline: Timeline, chosen: NDArray[np.bool_], window: tuple[Int64s, Int64s]) -> Spans:
+    """What events cover of the steps."""
+    rows = np.flatnonzero(chosen)
+    start = timeline.start_ns[rows]
+    return within(covered(start, start + timeline.duration_ns[rows]), *window)
+
+
+def _window(window: tuple[Int64s, Int64s]) -> Spans:
+    return Spans(*window)
+
+
+def _copies(
+    timeline: Timeline, on_device: NDArray[np.bool_], busy: Spans, window: tuple[Int64s, Int64s]
+) -> tuple[dict[str, Spans], Spans]:
+    """Exposed copies by route, each cut from those before it: host to device first; and all that is busy with them."""
+    is_copy = on_device & (timeline.kind == Kind.COPY)
+    used = np.unique(timeline.name[is_copy])
+    routes = {int(name): _route(timeline.names[name]) for name in used}
+    found: dict[str, Spans] = {}
+    for route in sorted(set(routes.values()), key=_copy_order):
+        names = [name for name, its in routes.items() if its == route]
+        found[route] = minus(_time_of(timeline, is_copy & np.isin(timeline.name, names), window), busy)
+        busy = union(busy, found[route])
+    return found, busy
+
+
+def _route(name: str) -> str:
+    return copy_route(name) + (" pageable" if is_pageable(name) else "")
+
+
+def _copy_order(route: str) -> tuple[int, str]:
+    """Between host and device first; within a device last: those belong to its own work."""
+    return (0 if "H" in route else 1, route)
+
+
+def _idle(timeline: Timeline, rows: NDArray[np.intp], busy: Spans, window: tuple[Int64s, Int64s]) -> dict[str, Spans]:
+    """What is left, by cause: what the host was seen doing claims its part of a gap, how the gap ended the rest."""
+    gaps = within(minus(_window(window), busy), *window)
+    host = _leading_lanes(timeline)
+    causes: dict[str, Spans] = {}
+    rest = gaps
+    for cause, kind in (("profiler", Kind.PROFILER), ("input", Kind.INPUT), ("sync", Kind.SYNC)):
+        chosen = (timeline.kind == kind) & (host[timeline.lane] | (kind == Kind.PROFILER))
+        causes[cause] = intersection(rest, _time_of(timeline, chosen, window))
+        rest = minus(rest, causes[cause])
+    ending = _causes_of_gaps(timeline, rows, gaps, window)
+    gap_of = np.searchsorted(gaps.start, rest.start, side="right") - 1
+    for cause in ("host_work", "launch", "other"):
+        chosen = np.array([name == cause for name in GAP_CAUSES])[ending[gap_of]]
+        causes[cause] = Spans(rest.start[chosen], rest.end[chosen])
+    return causes
+
+
+def _leading_lanes(timeline: Timeline) -> NDArray[np.bool_]:
+    """Threads that hand work to the device or hold the steps: others may wait as long as they like."""
+    lanes = np.zeros(len(timeline.lanes), bool)
+    lanes[np.unique(timeline.lane[timeline.kind == Kind.LAUNCH])] = True
+    waiting = np.unique(timeline.lane[timeline.kind == Kind.INPUT])
+    if not lanes[waiting].any():
+        lanes[waiting] = True
+    return lanes if lanes.any() else np.ones(len(timeline.lanes), bool)
+
+
+GAP_CAUSES = ("host_work", "launch", "other")
+
+
+def _causes_of_gaps(
+    timeline: Timeline, rows: NDArray[np.intp], gaps: Spans, window: tuple[Int64s, Int64s]
+) -> NDArray[np.int64]:
+    """For each gap a position in `GAP_CAUSES`.
+
+    At a step's begin or end it is host work. Between, what counts is the work that ends the gap: a kernel that was
+    launched only after the gap had begun makes it launch-bound; a copy or set that came late is the host's doing as
+    well; work that had been launched in time waited for something that the trace does not show.
+    """
+    step_start, step_end = window
+    opens_step = np.isin(gaps.start, step_start)
+    closes_step = np.isin(gaps.end, step_end)
+    if not len(rows):
+        return np.zeros(len(gaps.start), np.int64)
+    next_row = np.minimum(np.searchsorted(timeline.start_ns[rows], gaps.end, side="left"), len(rows) - 1)
+    launched_ns = launch_ends_ns(timeline, rows)
+    late = launched_ns[next_row] > gaps.start
+    is_kernel = _is_kernel(timeline, rows)[next_row]
+    inner = np.where(late & is_kernel, 1, np.where(late, 0, 2))
+    return np.where(opens_step | closes_step, 0, inner)
+
+
+def _is_kernel(timeline: Timeline, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Not a copy, nor the setting of memory."""
+    sets = np.array([name.lower().startswith(SETS_MEMORY) for name in timeline.names], bool)
+    return (timeline.kind[rows] != Kind.COPY) & ~sets[timeline.name[rows]]
+
+
+NEVER = np.iinfo(np.int64).min
+
+
+def launch_ends_ns(timeline: Timeline, rows: NDArray[np.intp]) -> Int64s:
+    """When the call that caused each row had ended; the smallest number where the trace does not show it."""
+    calls = np.flatnonzero((timeline.kind == Kind.LAUNCH) & (timeline.correlation >= 0))
+    if not len(calls):
+        return np.full(len(rows), NEVER, np.int64)
+    order = np.argsort(timeline.correlation[calls], kind="stable")
+    known = timeline.correlation[calls][order]
+    wanted = timeline.correlation[rows]
+    found = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    call = calls[order[found]]
+    return np.where(known[found] == wanted, timeline.start_ns[call] + timeline.duration_ns[call], NEVER)
+
+
+def _per_step(
+    timeline: Timeline, compute: Spans, communication: Spans, copies: dict[str, Spans], idle: dict[str, Spans]
+) -> tuple[Breakdown, ...]:
+    window = timeline.steps.start_ns, timeline.steps.end_ns
+    window_ns = window[1] - window[0]
+    compute_ns, communication_ns = size_within(compute, *window), size_within(communication, *window)
+    copy_ns = sum((size_within(each, *window) for each in copies.values()), np.zeros_like(window_ns))
+    idle_ns = {cause: size_within(idle.get(cause, NOTHING), *window) for cause in IDLE_CAUSES}
+    return tuple(
+        Breakdown(
+            window_ns=int(window_ns[step]),
+            compute_ns=int(compute_ns[step]),
+            communication_ns=int(communication_ns[step]),
+            copy_ns=int(copy_ns[step]),
+            idle_ns={cause: int(times[step]) for cause, times in idle_ns.items()},
+        )
+        for step in range(len(window_ns))
+    )

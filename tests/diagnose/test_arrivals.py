@@ -1,0 +1,52 @@
+"""Who is waited for, and how long."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearpeak.diagnose.arrivals import arrivals_of, blame_ns
+from nearpeak.trace.timeline import Kind, Timeline
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
+
+from timelines import timeline
+
+
+def rank(*starts: int, end: int, origin_ns: int = 0) -> Timeline:
+    rows = [(Kind.COMMUNICATION, start, end * (n + 1) - start, "nccl", -1) for n, start in enumerate(starts)]
+    return timeline(rows, [(0, 1000)], origin_ns=origin_ns)
+
+
+def test_the_late_rank_bears_the_cost() -> None:
+    found = arrivals_of([rank(10, end=100), rank(90, end=100), rank(10, end=100)])
+    assert found is not None
+    assert (found.waited_ns, found.cost_ns, found.exchanges) == ((80, 0, 80), (0, 160, 0), 1)
+
+
+def test_two_late_ranks_share_it() -> None:
+    assert blame_ns(np.array([[0], [60], [60], [90]]))[:, 0].tolist() == [0, 20, 20, 20 + 90]
+
+
+@given(st.lists(st.lists(st.integers(0, 10**6), min_size=4, max_size=4), min_size=2, max_size=9))
+def test_costs_sum_to_waits(arrival: list[list[int]]) -> None:
+    times = np.array(arrival)
+    assert np.isclose(blame_ns(times).sum(), (times.max(axis=0) - times).sum())
+    assert np.all(blame_ns(times) >= 0)
+
+
+def test_clocks_are_brought_together() -> None:
+    apart = 3_000_000_000
+    found = arrivals_of([rank(10, end=100), rank(90, end=100, origin_ns=apart), rank(10, end=100)])
+    assert found is not None and found.clock_corrected
+    assert found.cost_ns == (0, 160, 0)
+
+
+def test_ranks_that_cannot_be_compared() -> None:
+    assert arrivals_of([rank(1, end=10)]) is None
+    assert arrivals_of([rank(1, end=10), timeline([], [(0, 10)])]) is None
+    assert arrivals_of([rank(*range(1, 40), end=50), rank(1, end=10)]) is None
