@@ -1,0 +1,178 @@
+"""Sees every operator on the pretend device, and writes down what it allocates, frees, computes and moves."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from nearpeak.predict.pretend.answers import answer
+from nearpeak.predict.pretend.autocast import casting
+from nearpeak.predict.pretend.device import DEVICE
+from nearpeak.predict.pretend.flops import operator_flops
+from nearpeak.predict.pretend.hidden import HiddenMemory
+from nearpeak.predict.pretend.modules import ModuleStack
+from nearpeak.predict.step_trace import Allocation, Operator, Segment, StepTrace
+
+__all__ = ["Tracker", "last_operator"]
+
+aten = torch.ops.aten
+
+
+_LAST: dict[str, str] = {"operator": "(none)", "module": ""}
+
+
+def last_operator() -> str:
+    """The operator that was called last, and its module."""
+    return f"operator {_LAST['operator']} in module {_LAST['module'] or '(the model itself)'}"
+
+
+class Tracker(TorchDispatchMode):
+    """The recorder; enter it inside FakeTensorMode."""
+
+    def __init__(self, modules: ModuleStack, hidden: HiddenMemory) -> None:
+        super().__init__()
+        self.modules, self.hidden = modules, hidden
+        self.risks: dict[str, None] = {}
+        self.phase, self.step = "build", 0
+        self._bytes: list[int] = []
+        self._meta: list[tuple[str, str, int]] = []
+        """(module, phase, operator) of each allocation."""
+        self._category: dict[int, str] = {}
+        self._operators: list[Operator] = []
+        self._events: list[int] = []
+        self._segments: list[Segment] = []
+        self._of_storage: dict[int, int] = {}
+        self._freed_in: dict[int, str] = {}
+
+    # -- what the step tells -------------------------------------------------------------------------------------------
+
+    def enter(self, phase: str, step: int) -> None:
+        """A phase begins."""
+        self._close()
+        self.phase, self.step = phase, step
+
+    def number_of(self, tensor: torch.Tensor | None) -> int | None:
+        """The allocation a tensor lies in."""
+        return None if tensor is None else self._of_storage.get(tensor.untyped_storage()._cdata)
+
+    def categorise(self, tensors: Any, category: str) -> None:
+        """Say what tensors are for."""
+        for tensor in tensors:
+            number = self.number_of(tensor)
+            if number is not None:
+                self._category[number] = category
+
+    def categorise_alive(self, phase: str, category: str) -> None:
+        """Say what everything is for that a phase allocated and has not freed."""
+        for number in list(self._of_storage.values()):
+            if self._meta[number - 1][1] == phase and number not in self._category:
+                self._category[number] = category
+
+    def finished(self, **counts: Any) -> StepTrace:
+        """The recording so far."""
+        self._close()
+        return StepTrace(
+            allocations=tuple(self._allocation(number) for number in range(1, len(self._bytes) + 1)),
+            operators=tuple(self._operators),
+            segments=tuple(self._segments),
+            risks=tuple(self.risks),
+            **counts,
+        )
+
+    # -- what torch tells ----------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        _LAST["operator"], _LAST["module"] = func.name(), self.modules.innermost
+        answered, result = answer(func, args, kwargs, self.risks)
+        if answered and not isinstance(result, torch.Tensor | tuple):
+            return result
+        module = self.modules.current(self.phase)
+        for size in self.hidden.before(func, args, kwargs, self.phase):
+            self._category[self._allocate(size, module)] = "workspace"
+        out = result if answered else func(*args, **kwargs)
+        operands = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        results = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
+        self._record(func, args, kwargs, module, operands, results)
+        return out
+
+    def _record(
+        self, func: Any, args: Any, kwargs: Any, module: str, operands: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> None:
+        on_device = [each for each in results if each.device.type == DEVICE]
+        if not on_device and not any(each.device.type == DEVICE for each in operands):
+            return
+        new = [number for number in map(self._see, on_device, [module] * len(on_device)) if number]
+        transient = self.hidden.during(func, args, results)
+        if transient:
+            number = self._allocate(transient, module)
+            self._category[number] = "workspace"
+            self._free(number)
+        if func.is_view:
+            return
+        self._operators.append(
+            Operator(
+                name=func.name().removeprefix("aten::"),
+                module=module,
+                phase=self.phase,
+                flops=operator_flops(func, args, kwargs, results),
+                bytes=sum(each.numel() * each.element_size() for each in (*operands, *on_device)),
+                inputs=self._numbers(operands),
+                outputs=self._numbers(on_device),
+                new=tuple(new),
+            )
+        )
+
+    def _numbers(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
+        found = dict.fromkeys(self.number_of(each) for each in tensors)
+        return tuple(number for number in found if number is not None)
+
+    def _see(self, tensor: torch.Tensor, module: str) -> int | None:
+        """The number of the allocation a result made, None where it lies in an older one or in nothing."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._of_storage or not isinstance(tensor, FakeTensor) or size == 0:
+            return None
+        number = self._allocate(int(size), module)
+        self._of_storage[key] = number
+        weakref.finalize(storage, self._storage_gone, key, number)
+        if casting.caching:
+            self._category[number] = "autocast_cache"
+        return number
+
+    def _storage_gone(self, key: int, number: int) -> None:
+        self._of_storage.pop(key, None)
+        self._free(number)
+
+    def _allocate(self, size: int, module: str) -> int:
+        self._bytes.append(size)
+        self._meta.append((module, self.phase, len(self._operators)))
+        self._events.append(len(self._bytes))
+        return len(self._bytes)
+
+    def _free(self, number: int) -> None:
+        self._events.append(-number)
+        self._freed_in[number] = self.phase
+
+    def _close(self) -> None:
+        if self._events:
+            self._segments.append(Segment(self.phase, self.step, tuple(self._events)))
+        self._events = []
+
+    def _allocation(self, number: int) -> Allocation:
+        module, phase, operator = self._meta[number - 1]
+        category = self._category.get(number) or self._inferred(number, phase)
+        return Allocation(self._bytes[number - 1], category, module, phase, operator)
+
+    def _inferred(self, number: int, phase: str) -> str:
+        if phase == "build":
+            return "buffers"
+        if phase == "input":
+            return "inputs"
+        kept = self._freed_in.get(number) != phase
+        return "activations" if phase == "forward" and kept else "temporaries"
