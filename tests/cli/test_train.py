@@ -73,7 +73,7 @@ def test_errors_are_one_line_and_a_code(
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_finishes_the_step_saves_and_says_so(tmp_path: Path, number: signal.Signals) -> None:
     arguments = [
         "train",
@@ -97,8 +97,9 @@ def test_a_signal_finishes_the_step_saves_and_says_so(tmp_path: Path, number: si
     time.sleep(0.2)
     os.killpg(process.pid, number)  # as a terminal or a job scheduler does: workers get it too
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, err
-    assert f"stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'} after" in err
+    assert process.returncode == (75 if number == signal.SIGUSR1 else 128 + number), err
+    assert f"stopped by {'Ctrl-C' if number == signal.SIGINT else number.name} after" in err
+    assert "goes on from here" in err and (tmp_path / "model.state").exists()
     assert json.loads(out)["interrupted"] == number
     assert (tmp_path / "model" / "model.safetensors").exists()
     assert (tmp_path / "model" / "interrupted" / "model.safetensors").exists()

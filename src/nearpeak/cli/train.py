@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nearpeak.reason import Reason
     from nearpeak.tasks.text_classification.config import TrainConfig
     from nearpeak.tasks.text_classification.preparing import Prepared
+    from nearpeak.tasks.text_classification.resuming import Resuming
     from nearpeak.tasks.text_classification.training import Outcome, Totals
 
 __all__ = ["command"]
@@ -36,6 +37,12 @@ SHOWN_CLASSES = 20
 @click.option(
     "-f", "--force", is_flag=True, help="Replace the model in an existing output folder, once the new one is saved."
 )
+@click.option("--restart", is_flag=True, help="Begin anew, though a stopped training could go on.")
+@click.option(
+    "--allow-new-global-batch",
+    is_flag=True,
+    help="Go on with a stopped training though job.global_batch was changed: at the next sample of the stream.",
+)
 @click.option("--device", help='Where to train, such as "cuda:0" or "cpu"; default: the fastest there is.')
 @click.option("--print-config", is_flag=True, help="Show each setting, its value and where it comes from, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
@@ -44,6 +51,8 @@ def command(
     overrides: tuple[str, ...],
     output: str | None,
     force: bool,
+    restart: bool,
+    allow_new_global_batch: bool,
     device: str | None,
     print_config: bool,
     as_json: bool,
@@ -59,18 +68,29 @@ def command(
     if print_config:
         _print_config(settings, as_json)
         return 0
-    return _train(settings, device, as_json)
+    from nearpeak.tasks.text_classification.resuming import Resuming
+
+    return _train(settings, device, as_json, Resuming(restart=restart, allow_new_global_batch=allow_new_global_batch))
 
 
-def _train(settings: TrainConfig, device: str | None, as_json: bool) -> int:
+def _train(settings: TrainConfig, device: str | None, as_json: bool, resuming: Resuming) -> int:
     from nearpeak.tasks.text_classification.training import is_first_rank, train
 
     _quiet_libraries()
-    outcome = train(settings, _watcher(as_json), device=device)
+    outcome = train(settings, _watcher(as_json), device=device, resuming=resuming)
     if is_first_rank():
         _print_json(outcome) if as_json else _print_outcome(outcome)
         _say_if_stopped(outcome)
-    return 0 if outcome.interrupted is None else 128 + outcome.interrupted
+    return _exit_code(outcome.interrupted)
+
+
+def _exit_code(interrupted: int | None) -> int:
+    """As a shell tells signals; for the one by which a scheduler announces the end, the code that means "again"."""
+    if interrupted is None:
+        return 0
+    from nearpeak.train.preempt import PREEMPTED_EXIT_CODE
+
+    return PREEMPTED_EXIT_CODE if signal.Signals(interrupted).name == "SIGUSR1" else 128 + interrupted
 
 
 def _quiet_libraries() -> None:
@@ -85,9 +105,11 @@ def _quiet_libraries() -> None:
 def _say_if_stopped(outcome: Outcome) -> None:
     if outcome.interrupted is None:
         return
-    name = "Ctrl-C" if outcome.interrupted == signal.SIGINT else "SIGTERM"
+    name = "Ctrl-C" if outcome.interrupted == signal.SIGINT else signal.Signals(outcome.interrupted).name
     steps = f"{outcome.totals.steps:,} of {outcome.job.optimizer_steps:,} steps"
     terminal.status(f"stopped by {name} after {steps}; the model so far is in {outcome.saved_to}")
+    if outcome.resumable:
+        terminal.status("the same command goes on from here; --restart begins anew")
 
 
 # Settings

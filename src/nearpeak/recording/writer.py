@@ -64,6 +64,7 @@ class RecordingWriter:
         plan: Plan | None = None,
         job: JobRecord | None = None,
         force: bool = False,
+        extend: bool = False,
         batch_rows: int = 64,
         flush_s: float = 1.0,
     ) -> None:
@@ -73,7 +74,9 @@ class RecordingWriter:
         self._batch_rows, self._flush_s = batch_rows, flush_s
         self._pending: list[StepSource] = []
         self._last_flush_s = time.monotonic()
-        clear_way(self.folder, force=force)
+        if not extend:
+            clear_way(self.folder, force=force)
+        self.folder.mkdir(parents=True, exist_ok=True)
         _write_documents(self.folder, plan, job)
         self._rows: RowWriter | None = RowWriter(self.folder)
         self._written = self._rows

@@ -133,14 +133,15 @@ class Notices:
 
     def __init__(
         self,
-        detect: Literal["auto"] | Sequence[str] = "auto",
+        detect: Literal["auto", "machine"] | Sequence[str] = "auto",
         *,
         endpoints: Mapping[str, str] | None = None,
         local_rank: int = 0,
         poll_s: float | None = None,
         signs: Signs | None = None,
     ) -> None:
-        """`detect`: "auto", or any of aws, gcp, azure, ray, signals. `endpoints`: metadata servers by cloud.
+        """`detect`: "auto", or any of aws, gcp, azure, ray, signals; "machine" is auto without signals, for programs
+        that handle those themselves. `endpoints`: metadata servers by cloud.
 
         One rank per machine asks the cloud (`local_rank` 0); the ranks agree anyway. `poll_s` replaces each source's
         own interval.
@@ -237,7 +238,7 @@ class Notices:
 
     def _choose(
         self,
-        detect: Literal["auto"] | Sequence[str],
+        detect: str | Sequence[str],
         endpoints: Mapping[str, str],
         local_rank: int,
         poll_s: float | None,
@@ -264,26 +265,27 @@ def _source(name: str, where: Mapping[str, str], poll_s: float | None) -> Source
     return {"aws": AwsSource, "azure": AzureSource}[name](where[name], **interval)
 
 
-def _check(detect: Literal["auto"] | Sequence[str], endpoints: Mapping[str, str]) -> None:
-    names = [] if detect == "auto" else [detect] if isinstance(detect, str) else list(detect)
+def _check(detect: str | Sequence[str], endpoints: Mapping[str, str]) -> None:
+    names = [] if detect in ("auto", "machine") else [detect] if isinstance(detect, str) else list(detect)
     for name in names:
         if name not in SOURCES:
-            raise SettingError(f"detect names {name!r}: expected 'auto' or a list of {', '.join(SOURCES)}.")
+            raise SettingError(f"detect names {name!r}: expected 'auto', 'machine' or a list of {', '.join(SOURCES)}.")
     for name in endpoints:
         if name not in ENDPOINTS:
             raise SettingError(f"endpoints names {name!r}: expected any of {', '.join(ENDPOINTS)}.")
 
 
 def _choices(
-    detect: Literal["auto"] | Sequence[str], endpoints: Mapping[str, str], local_rank: int, signs: Signs
+    detect: str | Sequence[str], endpoints: Mapping[str, str], local_rank: int, signs: Signs
 ) -> dict[str, Reason]:
     """For each source, whether it is used and why."""
-    if detect == "auto":
+    if detect in ("auto", "machine"):
         found = {name: _cloud_choice(name, endpoints, signs) for name in ENDPOINTS}
         obstacle = RaySource.obstacle()
         found["ray"] = _choice("ray", obstacle is None, obstacle or "this worker runs under Ray Train")
         because = f"{signs.scheduler} sends them" if signs.scheduler else "whoever ends a process sends SIGTERM first"
-        found["signals"] = _choice("signals", True, because)
+        own = detect == "machine"
+        found["signals"] = _choice("signals", not own, "the program handles them itself" if own else because)
     else:
         named = [detect] if isinstance(detect, str) else detect
         found = {name: _explicit_choice(name) for name in named}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from nearpeak.errors import LossNotFiniteError, NearpeakError, OutOfMemoryError
+from nearpeak.errors import LossNotFiniteError, NearpeakError, OutOfMemoryError, SettingError
 from nearpeak.job import Job, StepCount, Window, job_steps
 from nearpeak.plan import Plan, load_plan
 from nearpeak.reason import Reason
@@ -121,6 +121,12 @@ class Run:
             self._watch.check(wait=True)
             if keeper is not None:
                 keeper.finish(self)
+
+    def save(self) -> None:
+        """Save the state now, in the body of the loop, and return once it is durable. With ranks: on all of them."""
+        if self._keeper is None:
+            raise SettingError("Run.save(): the run keeps no state; give Run(checkpoints=FOLDER).")
+        self._keeper.save_now(self)
 
     # -- setting up ----------------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class Checkpoints:
     """Save the end of the training as well; False where something else keeps its result."""
     hazard: Hazard = field(default_factory=lambda: Hazard.constant(1 / 24))
     """How likely this machine is lost, by its age; steers `checkpoint_every="auto"`."""
-    notices: Literal["auto"] | Sequence[str] | None = "auto"
+    notices: Literal["auto", "machine"] | Sequence[str] | None = "auto"
     """Who may announce the end of this machine: see `nearpeak.train.preempt.Notices`; None listens to nobody."""
     peer_timeout_s: float = 60.0
     """How long ranks wait for each other before they take one for dead."""
@@ -207,6 +207,12 @@ class Keeper:
             self._leave(run)
         elif self._save:
             self._begin(run)
+
+    def save_now(self, run: Run) -> None:
+        """Save whether it is time or not, and wait until it is durable."""
+        self._begin(run, at_once=True)
+        if self._saver is not None:
+            self._saver.wait_durable()
 
     def finish(self, run: Run) -> None:
         """The end of the training is saved as well, if it is wanted."""

@@ -190,6 +190,8 @@ class OutputConfig:
     """Optimizer steps between evaluations on the validation split, "epoch" or "end"."""
     save_best_by: str = "auto"
     """The validation metric that decides which model is kept; "last" keeps the last one."""
+    resume: bool = True
+    """Keep the training's state beside the folder while it goes on, and go on from it after a stop."""
 
     def __post_init__(self) -> None:
         if isinstance(self.evaluate_every, int):

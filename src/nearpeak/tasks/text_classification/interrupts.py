@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the first one asks to stop after the step, the second stops at once."""
+"""Ctrl-C, SIGTERM and SIGUSR1 during training: the first asks to stop after the step, the second stops at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 __all__ = ["Interrupts"]
 
 SOON_S = 0.5
-ASKED = (signal.SIGINT, signal.SIGTERM)
+ASKED = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()))
 AGREE_EVERY = 5
 """Steps between the moments at which ranks tell each other that one of them was asked to stop."""
 

@@ -9,11 +9,11 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nearpeak.errors import DataError, LossNotFiniteError, NearpeakError
+from nearpeak.errors import DataError, LossNotFiniteError, NearpeakError, StorageError
 from nearpeak.job import JobRecord, StepCount, describe_job
 from nearpeak.plan import Plan, save_plan
 from nearpeak.reason import Reason
@@ -22,7 +22,9 @@ from nearpeak.tasks.text_classification.evaluating import Evaluator
 from nearpeak.tasks.text_classification.interrupts import Interrupts
 from nearpeak.tasks.text_classification.metrics import is_better, score
 from nearpeak.tasks.text_classification.preparing import Prepared, prepare
+from nearpeak.tasks.text_classification.resuming import Resuming, StateFolder
 from nearpeak.tasks.text_classification.saving import Publisher, SaveError, replace_file, save_model
+from nearpeak.train.preempt import Preempted
 
 __all__ = ["Outcome", "Watcher", "train"]
 
@@ -32,6 +34,8 @@ MOST_UNREAD_STEPS = 64
 DATASET_INDICES = re.compile(r"dataset index (\d+(?:, \d+)*)")
 """How the engine's message names samples."""
 SHOWN_ROWS = 5
+INTERRUPTED = "interrupted"
+"""Inside the output folder: the weights of a stop, where a better or former model keeps its place."""
 
 
 class Watcher:
@@ -114,17 +118,28 @@ class Outcome:
     interrupted: int | None
     """The signal that stopped training early."""
     saved_to: Path
+    resumable: bool
+    """Whether the same command goes on from what was reached."""
     notes: tuple[str, ...]
 
 
-def train(config: TrainConfig, watcher: Watcher | None = None, *, device: str | None = None) -> Outcome:
-    """Train as the config says; the model is in `output.folder` afterwards."""
+def train(
+    config: TrainConfig, watcher: Watcher | None = None, *, device: str | None = None, resuming: Resuming | None = None
+) -> Outcome:
+    """Train as the config says; the model is in `output.folder` afterwards.
+
+    A training of the same job that was stopped before goes on from the state it left.
+    """
+    resuming = resuming or Resuming()
     watcher = (watcher if is_first_rank() else None) or Watcher()
-    publisher = Publisher(config.output.folder, overwrite=config.output.overwrite) if is_first_rank() else None
+    state = StateFolder(config.output, resuming)
+    # A model that stands there may be of the very training that goes on.
+    overwrite = config.output.overwrite or state.waits
+    publisher = Publisher(config.output.folder, overwrite=overwrite) if is_first_rank() else None
     try:
         prepared = prepare(config, watcher.say)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library warns at each worker that is forked
-        return _Training(prepared, publisher, watcher, device).outcome()
+        return _Training(prepared, publisher, watcher, device, state).outcome()
     finally:
         if publisher is not None:
             publisher.close()
@@ -138,12 +153,17 @@ def is_first_rank() -> bool:
 class _Training:
     """One training: the run, what it has reached, and what of that is on disk."""
 
-    def __init__(self, prepared: Prepared, publisher: Publisher | None, watcher: Watcher, device: str | None) -> None:
-        self.prepared, self.publisher, self.watcher = prepared, publisher, watcher
+    def __init__(
+        self,
+        prepared: Prepared,
+        publisher: Publisher | None,
+        watcher: Watcher,
+        device: str | None,
+        state: StateFolder,
+    ) -> None:
+        self.prepared, self.publisher, self.watcher, self.state = prepared, publisher, watcher, state
         if publisher is not None:
             publisher.check_space(model_bytes(prepared.classifier.model))
-        watcher.say("planning")
-        self.run = self._planned(device)
         self.record = describe_job(prepared.job)
         self.totals = Totals()
         self.history: list[dict[str, Any]] = []
@@ -151,8 +171,12 @@ class _Training:
         self.best_step: int | None = None
         self.saved_to = Path(prepared.config.output.folder)
         self.metrics: dict[str, dict[str, Any]] = {}
+        self.owed_evaluation: int | None = None
+        """The step behind which a stop came first: its evaluation is made when the training goes on."""
         self._unread: list[Any] = []
         self._read_at = time.monotonic()
+        watcher.say("planning")
+        self.run = self._planned(device)
         self._log = _StepLog(self) if publisher is not None else None
         self._evaluator = _evaluator(prepared, self.run)
 
@@ -161,7 +185,8 @@ class _Training:
         from nearpeak.train.run import Run
 
         try:
-            return Run(self.prepared.job, self.prepared.config.plan, device=device)
+            kept = self.state.checkpoints({"progress": self}, is_first_rank=self.publisher is not None)
+            return Run(self.prepared.job, self.prepared.config.plan, device=device, checkpoints=kept)
         except LossNotFiniteError as error:
             raise LossNotFiniteError(self._with_rows(str(error))) from error
 
@@ -175,8 +200,13 @@ class _Training:
         with Interrupts(self.run.ranks.count) as interrupts:
             try:
                 self.watcher.begin(self.prepared, self.run.count, self.run.plan, self.reasons)
+                self.watcher.steps(self.totals.steps, self.totals)
+                self._make_up_evaluation()
                 self._loop(interrupts)
                 self._finish() if interrupts.signal is None else self._save_interrupted()
+            except Preempted:
+                self._leave("interrupted")
+                raise
             except BaseException as error:
                 self._leave("failed")
                 if isinstance(error, LossNotFiniteError):
@@ -184,6 +214,7 @@ class _Training:
                 raise
         self._leave("finished" if interrupts.signal is None else "interrupted")
         if interrupts.signal is None:
+            self.state.remove(self.run.ranks)
             self.totals.add_ranks(self.run.ranks.count)
         return self._outcome(interrupts.signal)
 
@@ -198,8 +229,14 @@ class _Training:
             best_step=self.best_step,
             interrupted=interrupted,
             saved_to=self.saved_to,
+            resumable=self.state.waits,
             notes=self.prepared.notes,
         )
+
+    def _make_up_evaluation(self) -> None:
+        owed, self.owed_evaluation = self.owed_evaluation, None
+        if owed is not None:
+            self._evaluate_and_save(owed, last=False)
 
     def _loop(self, interrupts: Interrupts) -> None:
         try:
@@ -210,6 +247,8 @@ class _Training:
             if not interrupts.comes_soon():
                 raise
             self._read()
+            if self.run.ranks.count == 1:  # others may have ended with their workers: nobody waits for them
+                self._save_state()
 
     def _steps(self, interrupts: Interrupts) -> None:
         for step in self.run:
@@ -219,9 +258,34 @@ class _Training:
                 self._read()
             if interrupts.asked(step.index) and not step.last:
                 self._read()
+                self.owed_evaluation = step.index + 1 if due else None
+                self._save_state()
                 return
             if due:
                 self._evaluate_and_save(step.index + 1, step.last)
+
+    def _save_state(self) -> None:
+        """Before a stop that was asked for; a disk that is full must not cost the model that is saved next."""
+        try:
+            self.state.save(self.run)
+        except StorageError as error:
+            self.watcher.warn(f"{error} The training cannot go on from this step.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was reached so far, for the checkpoint that is being saved."""
+        self._read()
+        published = self.publisher is not None and self.publisher.published
+        names = ("history", "best", "best_step", "metrics", "owed_evaluation")
+        return {"totals": asdict(self.totals), "published": published} | {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from what was reached when the training was stopped."""
+        self.totals = Totals(**saved.pop("totals"))
+        published = saved.pop("published")
+        if self.publisher is not None:
+            self.publisher.published = published and self.publisher.occupied
+        for name, value in saved.items():
+            setattr(self, name, value)
 
     def _take(self, step: Any) -> None:
         self._unread.append(step)
@@ -332,6 +396,8 @@ class _Training:
         if self.publisher is not None and self.best_step is not None:
             record = self._metrics_record(self.best_step, self.metrics)
             replace_file(self.publisher.folder / "metrics.json", pretty_json(record))
+            # What a stop left on the way to this end; a model that was saved since has taken it along already.
+            shutil.rmtree(self.publisher.folder / INTERRUPTED, ignore_errors=True)
 
     def _restore_best(self) -> None:
         """The kept model's weights, on every rank."""
@@ -353,7 +419,7 @@ class _Training:
             return
         in_place = not publisher.occupied or (publisher.published and self.prepared.metric == "last")
         step = self.totals.steps
-        if self._save(step, None, True, None if in_place else "interrupted") and in_place:
+        if self._save(step, None, True, None if in_place else INTERRUPTED) and in_place:
             self.best_step = step
 
     def _leave(self, outcome: str) -> None:
@@ -389,12 +455,22 @@ class _StepLog:
 
         folder = Path(training.prepared.config.output.folder).absolute()
         self.folder = folder.with_name(f"{folder.name}.recording")
+        goes_on = training.run.next_step > 0
+        if goes_on and not self.folder.exists() and (folder / "recording").exists():
+            (folder / "recording").rename(self.folder)  # the stopped training took it for ended
         info = describe_run(
             torch_version=str(torch.__version__),
             device=str(device_of(training.run.model)),
             ranks=training.run.ranks.count,
         )
-        self._writer = RecordingWriter(self.folder, info, plan=training.run.plan, job=training.record, force=True)
+        self._writer = RecordingWriter(
+            self.folder,
+            info,
+            plan=training.run.plan,
+            job=training.record,
+            force=True,
+            extend=goes_on,
+        )
 
     def add(self, step: Any) -> None:
         """Record one step."""
