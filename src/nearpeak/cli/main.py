@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("nearpeak.cli.runs", "List the runs that were recorded."),
     "report": ("nearpeak.cli.report", "Say what held a recorded run back, and what to do."),
     "snapshot": ("nearpeak.cli.snapshot", "Explain a CUDA memory snapshot."),
+    "exporter": ("nearpeak.cli.exporter", "Give readings of devices to Prometheus."),
     "checkpoints": ("nearpeak.cli.checkpoints", "List saved states, verify them, prune old ones."),
     "completion": ("nearpeak.cli.completion", "Print the completion script of your shell."),
 }

@@ -23,6 +23,7 @@ _DEVICE_LABELS = {
     "uuid": "uuid",
     "gpu_uuid": "uuid",
     "modelname": "name",
+    "model_name": "name",
     "name": "name",
     "pci_bus_id": "pci_bus_id",
     "dcgm_fi_driver_version": "driver_version",
