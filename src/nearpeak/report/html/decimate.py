@@ -79,10 +79,11 @@ def bin_summary(grid: Grid, x: Floats, y: Floats) -> Summary:
     """Extremes, tenths and median of the values in each bin."""
     x, y = finite(x, y)
     index = grid.index(x)
-    order = np.lexsort((y, index))
-    ordered, values = index[order], y[order]
-    starts = np.searchsorted(ordered, np.arange(grid.bins))
-    counts = np.bincount(ordered, minlength=grid.bins)
+    values = y[np.argsort(index.astype(np.int16), kind="stable")]
+    counts = np.bincount(index, minlength=grid.bins)
+    starts = np.concatenate([[0], counts.cumsum()[:-1]])
+    for start, count in zip(starts, counts, strict=True):
+        values[start : start + count].sort()
     return Summary(*(_quantile(values, starts, counts, share) for share in (0.0, 0.1, 0.5, 0.9, 1.0)))
 
 
