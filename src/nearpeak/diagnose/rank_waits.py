@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -37,10 +38,10 @@ def own_ms(columns: Sequence[StepColumns]) -> np.ndarray:
 
 def slowest(columns: Sequence[StepColumns]) -> Slowest | None:
     """None for one rank, and where ranks did not record the same steps or no phases."""
-    common = set.intersection(*(set(each.numbers) for each in columns))
-    if len(columns) < 2 or not common or any("backward_ms" not in each.values for each in columns):
+    common = reduce(np.intersect1d, (each.numbers for each in columns))
+    if len(columns) < 2 or not len(common) or any("backward_ms" not in each.values for each in columns):
         return None
-    own = own_ms([_only(each, common) for each in columns])
+    own = own_ms([each.only(np.isin(each.numbers, common)) for each in columns])
     means = own.mean(axis=1)
     position = int(means.argmax())
     others = np.delete(means, position).mean()
@@ -50,12 +51,3 @@ def slowest(columns: Sequence[StepColumns]) -> Slowest | None:
 def _matrix(columns: Sequence[StepColumns], name: str) -> np.ndarray:
     rows = [each.values.get(name, np.zeros(len(each))) for each in columns]
     return np.nan_to_num(np.array(rows))
-
-
-def _only(columns: StepColumns, numbers: set[int]) -> StepColumns:
-    keep = np.array([number in numbers for number in columns.numbers])
-    return StepColumns(
-        [number for number in columns.numbers if number in numbers],
-        [end for end, kept in zip(columns.ended_ns, keep, strict=True) if kept],
-        {name: column[keep] for name, column in columns.values.items()},
-    )

@@ -16,7 +16,8 @@ from nearpeak.diagnose.reduce_events import crowded, event_facts, growth_facts, 
 from nearpeak.diagnose.run_facts import PlaceFacts, RankFacts, RunFacts
 from nearpeak.diagnose.step_breakdown import step_breakdown
 from nearpeak.diagnose.step_columns import StepColumns
-from nearpeak.recording import PHASES, ProcessRecord, Recording, StackRecord
+from nearpeak.recording import PHASES, ProcessRecord, Recording, StackRecord, StepRecord
+from nearpeak.recording.arrays import read_columns
 from nearpeak.recording.process_facts import ProcessFacts
 
 __all__ = ["FEWEST_STEPS", "first_steps", "reduce_recording"]
@@ -46,7 +47,7 @@ def reduce_recording(recording: Recording) -> tuple[Facts, list[str]]:
     group = max(groups, key=lambda each: sum(float(columns.wall_ms.sum()) for columns in each.columns))
     unknown = _told_of_others(groups, group)
     skipped = first_steps(group.columns[0].wall_ms)
-    judged = [columns.since(columns.numbers[skipped]) for columns in group.columns if len(columns) > skipped]
+    judged = [columns.since(int(columns.numbers[skipped])) for columns in group.columns if len(columns) > skipped]
     group = _Group([p for p, c in zip(group.processes, group.columns, strict=True) if len(c) > skipped], judged)
     if not judged or len(judged[0]) < FEWEST_STEPS:
         seen = skipped + (len(judged[0]) if judged else 0)
@@ -66,21 +67,18 @@ def first_steps(wall_ms: np.ndarray) -> int:
 
 def _groups(recording: Recording) -> list[_Group]:
     """Ranks of one job belong together; anything else that trained stands alone."""
-    by_process = defaultdict(list)
-    for step in recording.steps():
-        if step.wall_s is not None:
-            by_process[step.process].append(step)
+    by_process = StepColumns.read(recording)
     records = {each.process: each for each in recording.processes}
     jobs: dict[tuple[int, int], list[tuple[ProcessRecord, StepColumns]]] = defaultdict(list)
     seen: dict[int, int] = defaultdict(int)
-    for number, steps in sorted(by_process.items()):
+    for number, columns in sorted(by_process.items()):
         record = records.get(number, ProcessRecord(process=number, pid=0, started_ns=0))
         together = record.rank is not None and (record.world_size or 1) > 1
         # A rank that appears a second time belongs to a second job of the same command.
         key = (-1, seen[record.rank or 0]) if together else (number, 0)
         if together:
             seen[record.rank or 0] += 1
-        jobs[key].append((record, StepColumns.of(steps)))
+        jobs[key].append((record, columns))
     sorted_jobs = [sorted(members, key=lambda member: member[0].rank or 0) for members in jobs.values()]
     return [_Group([each[0] for each in members], [each[1] for each in members]) for members in sorted_jobs]
 
@@ -118,10 +116,10 @@ def _breakdowns(
 
 
 def _run_facts(recording: Recording, group: _Group, skipped: int) -> RunFacts:
-    columns, whole = group.columns, recording.steps(process=group.processes[0].process)
+    columns = group.columns
     ranks = tuple(_rank_facts(process, each) for process, each in zip(group.processes, columns, strict=True))
     step_ms = float(np.mean([each.wall_ms.mean() for each in columns]))
-    walls_ms = [1e3 * step.wall_s for step in whole if step.wall_s is not None]
+    walls_ms = _walls_ms(recording, group.processes[0].process)
     late = slowest(columns)
     span = (min(each.begins_ns for each in columns), max(each.ends_ns for each in columns))
     members = {process.process for process in group.processes}
@@ -140,8 +138,8 @@ def _run_facts(recording: Recording, group: _Group, skipped: int) -> RunFacts:
         samples_per_s=_rate(_sum_known([rank.per_step.get("samples") for rank in ranks]), step_ms),
         per_step=per_step,
         first_steps=skipped,
-        first_steps_extra_ms=float(sum(walls_ms[:skipped]) - skipped * np.median(columns[0].wall_ms)),
-        run_ms=float(sum(walls_ms)),
+        first_steps_extra_ms=float(walls_ms[:skipped].sum() - skipped * np.median(columns[0].wall_ms)),
+        run_ms=float(walls_ms.sum()),
         straggler_ms=late.ms if late else None,
         slowest_rank=group.processes[late.position].rank if late else None,
         slowest_share=late.share_of_steps if late else None,
@@ -151,6 +149,12 @@ def _run_facts(recording: Recording, group: _Group, skipped: int) -> RunFacts:
         readings=reading_facts(recording.readings, span),
         loss_scale=columns[0].ends("loss_scale"),
     )
+
+
+def _walls_ms(recording: Recording, process: int) -> np.ndarray:
+    """Of all steps of a process, the first ones included."""
+    known = "process = ? AND wall_s IS NOT NULL"
+    return 1e3 * read_columns(recording, StepRecord, ("wall_s",), where=known, arguments=(process,))["wall_s"]
 
 
 def _rank_facts(process: ProcessRecord, columns: StepColumns) -> RankFacts:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from nearpeak.recording import StepRecord
+from nearpeak.recording import Recording, StepRecord
+from nearpeak.recording.arrays import read_columns
 
 __all__ = ["StepColumns"]
 
@@ -18,17 +18,24 @@ KEYS = ("process", "step", "ended_ns")
 class StepColumns:
     """In the order of the steps."""
 
-    numbers: list[int]
-    ended_ns: list[int | None]
+    numbers: np.ndarray
+    ended_ns: np.ndarray
+    """Unix time, exact to a microsecond; NaN where it is not known."""
     values: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, steps: Sequence[StepRecord]) -> StepColumns:
-        """All numeric columns that were measured at least once."""
-        names = [field.name for field in fields(StepRecord) if field.name not in KEYS]
-        made = {name: np.array([getattr(step, name) for step in steps], dtype=float) for name in names}
-        known = {name: column for name, column in made.items() if not np.isnan(column).all()}
-        return cls([step.step for step in steps], [step.ended_ns for step in steps], known)
+    def read(cls, recording: Recording) -> dict[int, StepColumns]:
+        """By process: the steps whose time is known, and all figures that were measured at least once."""
+        names = tuple(field.name for field in fields(StepRecord))
+        table = read_columns(recording, StepRecord, names, where="wall_s IS NOT NULL")
+        of = table.pop("process")
+        return {int(process): cls._of(table, of == process) for process in np.unique(of)}
+
+    @classmethod
+    def _of(cls, table: dict[str, np.ndarray], rows: np.ndarray) -> StepColumns:
+        values = {name: column[rows] for name, column in table.items() if name not in KEYS}
+        known = {name: column for name, column in values.items() if not np.isnan(column).all()}
+        return cls(table["step"][rows].astype(np.int64), table["ended_ns"][rows], known)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -40,21 +47,22 @@ class StepColumns:
     @property
     def begins_ns(self) -> int:
         """When the first step began, in Unix time; 0 where no step has its time."""
-        known = [(end, wall) for end, wall in zip(self.ended_ns, self.wall_ms, strict=True) if end is not None]
-        return min((int(end - 1e6 * wall) for end, wall in known), default=0)
+        begins = self.ended_ns - 1e6 * self.wall_ms
+        return 0 if np.isnan(begins).all() else int(np.nanmin(begins))
 
     @property
     def ends_ns(self) -> int:
-        return max((end for end in self.ended_ns if end is not None), default=0)
+        return 0 if np.isnan(self.ended_ns).all() else int(np.nanmax(self.ended_ns))
+
+    def only(self, keep: np.ndarray) -> StepColumns:
+        """Of its steps those that are marked."""
+        kept = {name: column[keep] for name, column in self.values.items()}
+        known = {name: column for name, column in kept.items() if not np.isnan(column).all()}
+        return StepColumns(self.numbers[keep], self.ended_ns[keep], known)
 
     def since(self, first: int) -> StepColumns:
         """Without the steps before number `first`."""
-        keep = np.array([number >= first for number in self.numbers])
-        return StepColumns(
-            [number for number in self.numbers if number >= first],
-            [end for end, kept in zip(self.ended_ns, keep, strict=True) if kept],
-            {name: column[keep] for name, column in self.values.items() if not np.isnan(column[keep]).all()},
-        )
+        return self.only(self.numbers >= first)
 
     def means(self) -> dict[str, float]:
         """Of every column over the steps that know it."""
