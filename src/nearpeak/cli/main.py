@@ -32,6 +32,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("nearpeak.cli.report", "Say what held a recorded run back, and what to do."),
     "snapshot": ("nearpeak.cli.snapshot", "Explain a CUDA memory snapshot."),
     "exporter": ("nearpeak.cli.exporter", "Give readings of devices to Prometheus."),
+    "devices": ("nearpeak.cli.devices", "Show every device of this machine as it is now."),
+    "watch": ("nearpeak.cli.watch", "Watch devices, processes and host; say what is wrong."),
     "checkpoints": ("nearpeak.cli.checkpoints", "List saved states, verify them, prune old ones."),
     "completion": ("nearpeak.cli.completion", "Print the completion script of your shell."),
 }

@@ -20,6 +20,9 @@ FIGURES = (
     "link_bytes_per_s",
     "max_power_w",
     "multiprocessors",
+    "l2_bytes",
+    "pcie_generation",
+    "pcie_lanes",
 )
 """Fields of `Gpu` that hold a figure from a datasheet or a measurement."""
 
@@ -38,7 +41,7 @@ class Gpu:
     memory_bytes: int | None = None
     memory_bytes_per_s: float | None = None
     fp64_flops: float | None = None
-    """Floating point operations per second, as all of these."""
+    """Floating point operations per second, as all of these. In 64 and 32 bits: of the vector units."""
     fp32_flops: float | None = None
     tf32_flops: float | None = None
     bf16_flops: float | None = None
@@ -48,6 +51,10 @@ class Gpu:
     """To the other devices of the machine (NVLink, Infinity Fabric), both directions together."""
     max_power_w: float | None = None
     multiprocessors: int | None = None
+    """Streaming multiprocessors; compute units of AMD."""
+    l2_bytes: int | None = None
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
     sources: dict[str, str] = field(default_factory=dict)
     """Field → where its figure comes from."""
 

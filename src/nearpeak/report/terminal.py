@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Progress",
     "configure",
+    "in_color",
     "print_note",
     "print_reasons",
     "print_table",
@@ -175,10 +176,11 @@ def write(what: RenderableType, file: IO[str]) -> None:
 def _console(file: IO[str]) -> Console:
     from rich.console import Console
 
-    return Console(file=file, width=width(file), no_color=not _in_color(), highlight=False, markup=False, emoji=False)
+    return Console(file=file, width=width(file), no_color=not in_color(), highlight=False, markup=False, emoji=False)
 
 
-def _in_color() -> bool:
+def in_color() -> bool:
+    """Whether colours may be used at all; a file or pipe gets none in any case."""
     return _Settings.color and not os.environ.get("NO_COLOR")
 
 
