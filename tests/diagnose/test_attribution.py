@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearpeak.diagnose.attribution import attribute
@@ -98,6 +98,7 @@ ROWS = st.lists(
 EDGES = st.lists(st.integers(0, 120), min_size=2, max_size=5, unique=True)
 
 
+@settings(max_examples=60)
 @given(ROWS, EDGES)
 def test_against_the_reference(rows: list[Row], edges: list[int]) -> None:
     edges = sorted(edges)

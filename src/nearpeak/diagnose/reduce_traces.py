@@ -61,7 +61,8 @@ def _notes(timelines: Sequence[Timeline]) -> list[str]:
             told.setdefault(note, []).append(timeline.source)
     every = len(timelines)
     return [
-        f"{files[0] if len(files) == 1 else f'{len(files)} of {every} files'}: {note}." for note, files in told.items()
+        f"{files[0] if len(files) == 1 else f'{len(files)} of {every} files'}: {note.rstrip('.')}."
+        for note, files in told.items()
     ]
 
 

@@ -13,7 +13,7 @@ __all__ = ["find"]
 
 SMALLEST_SHARE = 0.10
 """Of the step: the bound of PyTorch's own TensorBoard plugin; XProf tells from 3 %, alarms from 15 %."""
-HIDDEN = Portions(0.1, 0.4, 0.9)
+HIDDEN = Portions(0.1, 0.5, 0.9)
 """Larger buckets, 16-bit gradients and more overlap each hide a part; the last bucket is never hidden."""
 LEFT_OUT = Portions(0.4, 0.85, 1.15)
 """An exchange that is not made is saved; the one that stays grows, as it finds less compute to hide behind. Best case:
@@ -37,12 +37,18 @@ def find(facts: Facts) -> list[Finding]:
             "model.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
             ".bf16_compress_hook), which rounds gradients. Check that ranks of a machine use its fast links.",
             verify="Run again: the share of exposed communication must fall below 10 %.",
-            formula="share of the step × 0.1 to 0.9, likely 0.4",
+            formula="share of the step × 0.1 to 0.9, likely 0.5",
             communication_share=share,
-            ranks=facts.run.world_size if facts.run else len(facts.ranks) or None,
+            ranks=facts.run.world_size if facts.run else _ranks(facts),
+            hidden_share=facts.trace.hidden_communication_share if facts.trace else None,
+            waiting_for_late_ranks_share=facts.trace.waiting_share if facts.trace else None,
             step_ms=facts.step_ms,
         )
     ]
+
+
+def _ranks(facts: Facts) -> int | None:
+    return (facts.trace.world_size if facts.trace else None) or len(facts.ranks) or None
 
 
 def _exchanges_each_micro_batch(run: RunFacts) -> bool:

@@ -14,7 +14,7 @@ SMALLEST_SHARE = 0.05
 """Of the step; XProf tells of launch and of other causes from 3 %, and a loop's own Python takes a few per cent."""
 HALF_OF_IT = Portions(0.3, 0.6, 1.0)
 """Work of the host can be left out, moved beside the step, or must stay: which, only its reader can say."""
-LAUNCH = Portions(0.2, 0.6, 0.95)
+LAUNCH = Portions(0.2, 0.5, 0.95)
 """CUDA graphs and compiled regions leave few launches; what they cannot capture keeps its own."""
 LOGS = ("/json/", "/logging/", "tensorboard", "wandb", "mlflow", "/csv.py", "tqdm", "/pprint.py", "rich/")
 SAVES = ("/pickle.py", "torch/serialization.py", "safetensors", "/shutil.py", "/zipfile")
@@ -42,9 +42,12 @@ def _launch(facts: Facts) -> list[Finding]:
             remedy='Launch less often: torch.compile(model, mode="reduce-overhead") (CUDA graphs), fused optimizer and '
             "attention; where memory allows, larger micro-batches with less accumulation keep the global batch.",
             verify="Run again: idle time between kernels must fall, and the step with it.",
-            formula="share of the step × 0.2 to 0.95, likely 0.6",
+            formula="share of the step × 0.2 to 0.95, likely 0.5",
             launch_share=share,
             starved_share=facts.run.per_step.get("starved_share") if facts.run else None,
+            kernels_per_step=facts.trace.kernels_per_step if facts.trace else None,
+            small_kernel_share=facts.trace.small_kernel_share if facts.trace else None,
+            queue_depth=facts.trace.queue_depth if facts.trace else None,
             step_ms=facts.step_ms,
         )
     ]
@@ -54,10 +57,12 @@ def _host_work(facts: Facts) -> list[Finding]:
     share = facts.breakdown.share("host_work") if facts.breakdown else 0.0
     if share < SMALLEST_SHARE:
         return []
+    place, part = facts.trace.host_places[0] if facts.trace and facts.trace.host_places else (None, None)
     return [
         costs(
             "host_work",
-            f"The device waits {percent(share)} of the step for work of the host inside it",
+            f"The device waits {percent(share)} of the step for work of the host inside it"
+            + (f", most of it in {place}" if place and part and part > share / 3 else ""),
             facts,
             gain_of(share, HALF_OF_IT),
             remedy="Move what Python does between the steps' kernels (preparing, converting, logging) into loader "
@@ -65,6 +70,8 @@ def _host_work(facts: Facts) -> list[Finding]:
             verify="Record again: idle time by host work must fall below 5 %.",
             formula="share of the step × 0.3 to 1.0, likely 0.6",
             host_work_share=share,
+            place=place,
+            place_share=part,
             step_ms=facts.step_ms,
         )
     ]

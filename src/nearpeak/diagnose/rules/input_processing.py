@@ -28,7 +28,7 @@ def find(facts: Facts) -> list[Finding]:
             f"tokenised){': ' + wait.place.frame if wait.place else ''}; or use a machine with more cores for its "
             "device. More workers will not help.",
             verify="Run again: the phase `input` must fall below 5 % of the step.",
-            formula="share of the step × 0.4 to 1.0, likely 0.75",
+            formula="share of the step × 0.35 to 1.0, likely 0.75",
             input_ms=wait.wait_ms,
             step_ms=wait.step_ms,
             fetch_ms=wait.fetch_ms,

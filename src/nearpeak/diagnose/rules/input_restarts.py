@@ -29,7 +29,7 @@ def find(facts: Facts) -> list[Finding]:
             remedy=f"{loader(run, num_workers=wait.workers, persistent_workers=True)}: the workers then live as long "
             "as the loader. Make the loader once, outside the loop over epochs.",
             verify="Run again: one start of workers in all, and the phase `input` below 5 % of the step.",
-            formula="wait ÷ step × 0.4 to 1.0, likely 0.75",
+            formula="wait ÷ step × 0.35 to 1.0, likely 0.75",
             input_ms=wait.wait_ms,
             step_ms=wait.step_ms,
             starts=run.events["loader_start"].count,

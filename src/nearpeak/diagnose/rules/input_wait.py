@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nearpeak.diagnose.facts import Facts
-from nearpeak.diagnose.gains import HIDDEN_INPUT, gain_of
+from nearpeak.diagnose.gains import HIDDEN_INPUT, HIDDEN_INPUT_PAIR, gain_of
 from nearpeak.diagnose.rules._common import costs, percent
 from nearpeak.diagnose.rules._input import SMALLEST_WAIT
 from nearpeak.finding import Finding
@@ -25,7 +25,8 @@ def find(facts: Facts) -> list[Finding]:
             remedy="Let workers prepare batches ahead: DataLoader(num_workers=4, persistent_workers=True, "
             "pin_memory=True). With workers already there, more of them, or less work for each sample.",
             verify="Record again: the share of idle time spent waiting for input must fall below 5 %.",
-            formula="share of the step × 0.4 to 1.0, likely 0.75",
+            formula="exposed waiting ÷ step (the ceiling: the step's own host work grows) × 0.35 to 1.0, likely 0.75",
+            calibration=HIDDEN_INPUT_PAIR,
             input_share=share,
             step_ms=facts.step_ms,
         )

@@ -6,6 +6,7 @@ from nearpeak.diagnose.facts import Facts
 from nearpeak.diagnose.gains import Portions, gain_of
 from nearpeak.diagnose.rules._common import costs, percent
 from nearpeak.diagnose.run_facts import RankFacts, RunFacts
+from nearpeak.diagnose.trace_facts import TraceFacts
 from nearpeak.finding import Finding
 
 __all__ = ["find"]
@@ -17,6 +18,9 @@ MOST_STEPS = 0.6
 CAUGHT_UP = Portions(0.5, 0.9, 1.1)
 """As fast as the others, its work still varies; and what slows it down slows its exchange as well."""
 WAITED = Portions(0.2, 0.6, 1.0)
+ARRIVING_TOGETHER = Portions(0.3, 0.8, 1.0)
+"""Ranks that arrive at once wait for none: all of the waiting goes. What stays is chance, which differs by step."""
+MOST_NAMED = 2
 NOT_OWN = ("communication", "backward")
 
 
@@ -24,6 +28,8 @@ def find(facts: Facts) -> list[Finding]:
     """In a watched run the late rank is known; in a trace, that ranks wait for one another."""
     if facts.run is not None:
         return _of_run(facts, facts.run)
+    if facts.trace is not None and facts.trace.waiting_share is not None:
+        return _of_trace(facts, facts.trace)
     share = facts.breakdown.share("straggler") if facts.breakdown else 0.0
     if share < SMALLEST_SHARE:
         return []
@@ -42,6 +48,34 @@ def find(facts: Facts) -> list[Finding]:
             formula="share of the step × 0.2 to 1.0, likely 0.6",
             straggler_share=share,
             late_rank=late,
+            step_ms=facts.step_ms,
+        )
+    ]
+
+
+def _of_trace(facts: Facts, trace: TraceFacts) -> list[Finding]:
+    """The ranks' arrivals at each exchange were compared."""
+    share = trace.waiting_share or 0.0
+    costs_ms = {each.rank: each.cost_ms for each in trace.ranks if each.rank is not None and each.cost_ms is not None}
+    if share < SMALLEST_SHARE or not costs_ms:
+        return []
+    usual_ms = sum(costs_ms.values()) / len(costs_ms)
+    late = [rank for rank in sorted(costs_ms, key=lambda rank: -costs_ms[rank]) if costs_ms[rank] >= usual_ms]
+    named = late[: MOST_NAMED if len(costs_ms) > MOST_NAMED + 1 else 1]
+    told = " and ".join(f"rank {rank} ({costs_ms[rank]:.1f} ms a step)" for rank in named)
+    return [
+        costs(
+            "straggler",
+            f"Ranks wait {percent(share)} of the step in exchanges for late ones; most cost the others {told}",
+            facts,
+            gain_of(min(share, 0.98), ARRIVING_TOGETHER),
+            remedy="Find what is different where the late ranks run: their input, their share of the data (lengths, "
+            "embedding tables), their device's clock and link, other processes on their machine.",
+            verify="Record again: all ranks must wait about as long, and less than 10 % of the step.",
+            formula="time from a rank's arrival at an exchange to the last rank's ÷ step × 0.3 to 1.0, likely 0.8",
+            waiting_share=share,
+            late_ranks=", ".join(map(str, named)),
+            **{f"rank_{rank}_cost_ms": costs_ms[rank] for rank in named},
             step_ms=facts.step_ms,
         )
     ]

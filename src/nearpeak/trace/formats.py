@@ -1,0 +1,137 @@
+"""Which format a trace is in, and the timelines that it holds. A new format is one more entry in `FORMATS`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nearpeak.errors import DataError
+from nearpeak.trace.timeline import Timeline
+
+__all__ = ["FORMATS", "TraceFormat", "format_of", "read_traces", "traces_below"]
+
+SNIFFED_BYTES = 1 << 16
+PARALLEL_FROM_BYTES = 16 << 20
+"""Another process costs about as much as reading this many bytes (packed) by itself."""
+SIGNS_OF_KINETO = (b'"traceEvents"', b'"ph"', b'"deviceProperties"', b'"schemaVersion"')
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """A format: its name, whether a file is in it, and how to read it."""
+
+    name: str
+    matches: Callable[[Path], bool]
+    read: Callable[[Path], list[Timeline]]
+
+
+def _is_nsys(path: Path) -> bool:
+    from nearpeak.trace.nsys import is_nsys
+
+    return is_nsys(path)
+
+
+def _read_nsys(path: Path) -> list[Timeline]:
+    from nearpeak.trace.nsys import read_nsys
+
+    return read_nsys(path)
+
+
+def _is_xplane(path: Path) -> bool:
+    from nearpeak.trace.xplane import is_xplane
+
+    return is_xplane(path)
+
+
+def _read_xplane(path: Path) -> list[Timeline]:
+    from nearpeak.trace.xplane import read_xplane
+
+    return [read_xplane(path)]
+
+
+def _is_kineto(path: Path) -> bool:
+    """By its begin, not by its name: an object or list that speaks of events."""
+    from nearpeak.trace.kineto import is_kineto
+    from nearpeak.trace.pieces import first_bytes
+
+    first = first_bytes(path, SNIFFED_BYTES)
+    named = path.name.endswith((".trace.json", ".trace.json.gz"))
+    return is_kineto(first) and (named or any(sign in first for sign in SIGNS_OF_KINETO))
+
+
+def _read_kineto(path: Path) -> list[Timeline]:
+    from nearpeak.trace.kineto import read_kineto
+
+    return [read_kineto(path)]
+
+
+FORMATS = (
+    TraceFormat("Nsight Systems export", _is_nsys, _read_nsys),
+    TraceFormat("XPlane", _is_xplane, _read_xplane),
+    TraceFormat("PyTorch profiler trace", _is_kineto, _read_kineto),
+)
+
+
+def format_of(path: Path) -> TraceFormat | None:
+    """None where the file is no trace that we know."""
+    return next((each for each in FORMATS if each.matches(path)), None)
+
+
+def traces_below(folder: Path) -> list[Path]:
+    """Every trace in a folder and below, by name."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return [path for path in files if path.stat().st_size and format_of(path) is not None]
+
+
+def read_traces(paths: Sequence[Path]) -> list[Timeline]:
+    """All timelines of the files, by rank; large files are read side by side, one process each."""
+    if not paths:
+        raise DataError("no trace was given.")
+    workers = min(len(paths), os.cpu_count() or 1)
+    if workers < 2 or sum(path.stat().st_size for path in paths) < PARALLEL_FROM_BYTES:
+        found = [_read(path) for path in paths]
+    else:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            found = list(pool.map(_read, paths))
+    return _by_rank([timeline for each in found for timeline in each])
+
+
+def _read(path: Path) -> list[Timeline]:
+    found = format_of(path)
+    if found is None:
+        known = ", ".join(each.name for each in FORMATS)
+        raise DataError(f"{path}: no trace in a format that nearpeak reads ({known}).")
+    return found.read(path)
+
+
+def _by_rank(timelines: list[Timeline]) -> list[Timeline]:
+    """In order of rank; of several recordings of one rank the last, and ranks that are not given are counted."""
+    if len(timelines) == 1:
+        return timelines
+    latest: dict[int, Timeline] = {}
+    unnamed = [timeline for timeline in timelines if timeline.rank is None]
+    for timeline in timelines:
+        if timeline.rank is not None:
+            other = latest.get(timeline.rank)
+            if other is None:
+                latest[timeline.rank] = timeline
+            elif timeline.source != other.source:
+                latest[timeline.rank] = _later(other, timeline)
+            else:
+                unnamed.append(timeline)
+    free = (number for number in range(len(timelines) + max(latest, default=0) + 1) if number not in latest)
+    for timeline in unnamed:
+        number = next(free)
+        note = f"its rank is not given; it counts as {number}, by the order of files"
+        latest[number] = replace(timeline, rank=number).with_notes([note])
+    return [latest[rank] for rank in sorted(latest)]
+
+
+def _later(one: Timeline, other: Timeline) -> Timeline:
+    """Profilers write a file a cycle: the last is judged."""
+    last, first = (other, one) if other.origin_ns >= one.origin_ns else (one, other)
+    return last.with_notes([f"rank {last.rank} was recorded more than once; {first.source} is left out"])
