@@ -96,8 +96,9 @@ def _leaked_threads(before: set[threading.Thread]) -> list[str]:
 
 
 def _is_third_party(thread: threading.Thread) -> bool:
-    module = type(thread).__module__
-    return thread.name.startswith(THIRD_PARTY_THREADS) or module.startswith(THIRD_PARTY_THREADS)
+    homes = (type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", None) or "")
+    compiling = homes[1].startswith("torch._inductor")  # its pool of compilers stays for the life of the process
+    return compiling or thread.name.startswith(THIRD_PARTY_THREADS) or homes[0].startswith(THIRD_PARTY_THREADS)
 
 
 def _restore_settings() -> None:

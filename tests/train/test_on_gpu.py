@@ -88,24 +88,24 @@ def synchronising_is_an_error() -> Iterator[None]:
 
 
 def test_a_full_device_costs_smaller_micro_batches_and_no_window() -> None:
-    """The memory that this process may use is cut until the window no longer fits at once."""
-    data = texts(32, longest=60, seed=3)
+    """The device is filled until a window no longer fits at once, but its gradients and a single text do."""
+    data = texts(128, longest=60, seed=3)
 
     def make():
-        return text_job(model=classifier(hidden_size=512, intermediate_size=2048), data=data, global_batch=32, epochs=3)
+        wide = classifier(hidden_size=1024, intermediate_size=4096)
+        return text_job(model=wide, data=data, global_batch=64, epochs=2)
 
     reference = [step.loss for step in Run(make(), FIXED, device="cuda")]
     run = Run(make(), Plan(micro_batching="packed", loader=INLINE), device="cuda")
     steps = iter(run)
     losses = [next(steps).loss]  # the optimizer's state is there from now on
+    gradients = sum(p.numel() * p.element_size() for p in run.model.parameters())
     torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    held = torch.cuda.memory_reserved()
-    torch.cuda.set_per_process_memory_fraction((held + 24 * 2**20) / total)
-    try:
-        losses += [step.loss for step in steps]
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
+    free, _ = torch.cuda.mem_get_info()
+    ballast = torch.empty(free - gradients - 60 * 2**20, dtype=torch.uint8, device="cuda")
+    losses += [step.loss for step in steps]
+    del ballast
+    torch.cuda.empty_cache()
     assert losses == pytest.approx(reference, rel=1e-4)
     assert any("did not fit" in reason.because for reason in run.reasons)
 

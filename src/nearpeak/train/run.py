@@ -257,22 +257,23 @@ class Run:
 
     def _reduce(self, losses: list[torch.Tensor], window: PreparedWindow) -> tuple[torch.Tensor, Figure]:
         """The window's mean loss and its units, over all ranks."""
-        own = torch.zeros(4, dtype=statistics_type(self.device), device=self.device)
+        dtype = statistics_type(self.device)
+        summed = torch.zeros((), dtype=dtype, device=self.device)
         for loss, micro in zip(losses, window.micro_batches, strict=True):
-            own[0] += loss.to(own.dtype) * micro.units
-        own[1] = window.units
+            summed += loss.to(dtype) * micro.units
         flags = (0.0, 0.0) if self._keeper is None else self._keeper.flags(self.next_step)
         if self._reducer is None:
-            summed, units, *agreed = own[0], own[1], *flags  # one rank agrees with itself, without asking the device
+            units, *agreed = window.units, *flags  # one rank agrees with itself, without asking the device
         else:
-            own[2], own[3] = flags
-            summed, units, *agreed = self._reducer.finish(own)
+            # Filled, not assigned: writing a number into a tensor of a GPU would make the host wait for it.
+            figures = [torch.full_like(summed, figure) for figure in (window.units, *flags)]
+            summed, units, *agreed = self._reducer.finish(torch.stack([summed, *figures]))
         if self._keeper is not None:
             self._keeper.hear(*agreed)
         total = self._total_units(window, units)
         return summed / total, total
 
-    def _total_units(self, window: PreparedWindow, counted: torch.Tensor) -> Figure:
+    def _total_units(self, window: PreparedWindow, counted: Figure) -> Figure:
         """What the window's mean is over; reading it from the device would make the host wait, so mostly it is not."""
         if self.ranks.count == 1:
             total: Figure = window.units
