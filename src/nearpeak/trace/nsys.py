@@ -154,7 +154,7 @@ class _Export:
         columns = self.tables.numbers(KERNELS, (*PLACE, "demangledName", "shortName", "mangledName"))
         key = columns["demangledName"]
         for other in ("shortName", "mangledName"):
-            key = np.where(key > 0, key, columns[other])
+            key = np.where(key >= 0, key, columns[other])
         return self._placed(columns, *self._texts(key, kernel_kind))
 
     def _graphs(self) -> _Work:
