@@ -43,7 +43,7 @@ def open_export(path: Path) -> Iterator[Tables]:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         yield Tables(path, connection)
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: SQLite cannot read it ({error}); export it again with `nsys export`.") from error
     finally:
         if connection is not None:
