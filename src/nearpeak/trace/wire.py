@@ -24,6 +24,8 @@ __all__ = ["BYTES", "EIGHT", "FOUR", "VARINT", "Buffer", "Fields", "Spans", "Wir
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
 LENGTH_OF_VARINT = 10
 """A varint of 64 bits takes at most ten bytes of seven bits each."""
+FIRST_TAG, END_OF_TAGS = 1 << 3, 1 << 32
+"""Field numbers go from 1 to 2²⁹ - 1."""
 WORD = 8
 TOO_FEW = 8
 """A round costs as much as reading about so many fields one by one."""
@@ -156,7 +158,7 @@ class Buffer:
             value, after = self.varint(at, end)
         else:
             after = at + {EIGHT: 8, FOUR: 4}.get(wire, self.size)
-        if after > end or tag < 8:
+        if after > end or not FIRST_TAG <= tag < END_OF_TAGS:
             raise WireError(f"a field with tag {tag} does not fit into its message.", at)
         found.add(tag, _signed(value) if wire == VARINT else self._fixed(at, after), at)
         return after
@@ -171,7 +173,7 @@ class Buffer:
                 at += 1
             else:
                 length, at = self.varint(at, end)
-            if at + length > end or tag < 8:
+            if at + length > end or not FIRST_TAG <= tag < END_OF_TAGS:
                 raise WireError(f"a field of {length:,} bytes runs over the end of its message.", at)
             add_length(length)
             add_start(at)
@@ -240,7 +242,11 @@ class Buffer:
         return value, start, after
 
     def _check(self, number: Ints, after: Ints, end: Ints, at: Ints) -> None:
-        self._refuse((after > end) | (number <= 0), at, "a field runs over the end of its message.")
+        self._refuse(
+            (after > end) | (number < FIRST_TAG >> 3) | (number >= END_OF_TAGS >> 3),
+            at,
+            "a field runs over the end of its message.",
+        )
 
     def _refuse(self, wrong: NDArray[np.bool_], at: Ints, message: str) -> None:
         if wrong.any():
