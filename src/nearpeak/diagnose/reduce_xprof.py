@@ -28,7 +28,7 @@ def reduce_xprof(hosts: Sequence[XprofFigures]) -> tuple[Facts, list[str]]:
     if not told:
         return Facts(source=source), [*unknown, "No times of steps were found; give the *.xplane.pb file itself."]
     unknown.append(
-        "These are XProf's own figures, per step and host: kernels, streams and devices one by one are not in its files."
+        "These are XProf's own figures, per step and host: single kernels, streams and devices are not in its files."
     )
     ranks = tuple(total(_steps(host)) for host in told)
     steps = max(len(host.step_ms) for host in told)
