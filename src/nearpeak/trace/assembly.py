@@ -53,7 +53,7 @@ class Assembly:
         columns = (np.broadcast_to(np.asarray(each, dtype=np.int64), start_ns.shape) for each in rest)
         self._parts.append((start_ns, duration_ns, *columns))
 
-    def timeline(self, steps: Steps | None = None, rank: int | None = None) -> Timeline:
+    def timeline(self, steps: Steps | None = None) -> Timeline:
         """Everything added, sorted; times count from the first event, or from the first step if that is earlier."""
         columns = [np.concatenate(each) for each in zip(*self._parts, strict=True)] if self._parts else [_EMPTY] * 7
         columns = self._sound(columns)
@@ -75,7 +75,6 @@ class Assembly:
             lanes=tuple(self._lanes),
             devices=tuple(self.devices),
             notes=tuple(self.notes),
-            rank=rank,
             steps=_shifted(steps, origin_ns),
         )
 

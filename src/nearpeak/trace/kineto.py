@@ -156,9 +156,11 @@ def _timeline(path: Path, columns: _Columns, lists: EventLists) -> Timeline:
     order, start_ns, duration_ns = _in_order(ts, duration, keep, clock.origin_us)
     kind = label_kinds[label[order]]
     lane, lanes = _lanes(columns, thread[order], kind)
+    epoch_ns = _whole(lists.document.base_time_nanoseconds)
     timeline = Timeline(
         source=path.name,
-        origin_ns=_whole(lists.document.base_time_nanoseconds) + round(clock.origin_us * 1000),
+        origin_ns=epoch_ns + round(clock.origin_us * 1000),
+        epoch_ns=epoch_ns,
         start_ns=start_ns,
         duration_ns=duration_ns,
         kind=kind,

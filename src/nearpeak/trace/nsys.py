@@ -1,6 +1,6 @@
 """Reads the SQLite export of Nsight Systems (`nsys export --type sqlite`), of any version, into timelines.
 
-One process with work on a device is one timeline, a rank. Steps are the NVTX ranges whose names look like steps; where
+One process with work on a device is one timeline; ranks are not told. Steps are the NVTX ranges whose names look like steps; where
 there are none, the time in which devices worked is one window, and the timeline says so.
 """
 
@@ -252,10 +252,7 @@ class _Export:
         label = self._label(process)
         self._add_work(assembly, process, label)
         self._add_host(assembly, process, label)
-        rank = self.processes.index(process) if len(self.processes) > 1 else None
-        if rank is not None:
-            assembly.notes.append(f"Process {process} is taken as rank {rank}: the export does not name ranks.")
-        return assembly.timeline(self._steps(process), rank=rank)
+        return assembly.timeline(self._steps(process))
 
     def _add_work(self, assembly: Assembly, process: int, label: str) -> None:
         work = self._work

@@ -124,6 +124,8 @@ class Timeline:
     """The file, for evidence."""
     origin_ns: int = 0
     """Clock of the trace at `start_ns` 0; the same clock on all ranks only as far as machines agree."""
+    epoch_ns: int = 0
+    """Part of `origin_ns` that the times in the file leave out: some count from a moment that they name once."""
     start_ns: Int64s = field(default_factory=_no_numbers)
     duration_ns: Int64s = field(default_factory=_no_numbers)
     kind: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))

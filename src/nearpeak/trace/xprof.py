@@ -49,6 +49,8 @@ JSON_COLUMNS |= {"hostTransferTimeMs": "to_device"}
 TOOLS = ("overview_page", "input_pipeline", "input_pipeline_analyzer", "tensorflow_stats", "kernel_stats")
 ENDINGS = (".pb", ".json", ".pb.gz", ".json.gz")
 MOST_OPS = 50
+LONGEST_MS = 1e11
+"""Three years: no step takes as long."""
 
 Floats = NDArray[np.float64]
 
@@ -168,7 +170,7 @@ def _with_overview(figures: XprofFigures, buffer: Buffer, top: Fields) -> XprofF
 def _with_analysis(figures: XprofFigures, buffer: Buffer, analysis: Fields) -> XprofFigures:
     """Of an InputPipelineAnalysisResult."""
     steps = [_step(buffer, each) for each in _packed_messages(buffer, analysis, 4)]
-    steps = [(total, parts) for total, parts in steps if np.isfinite([total, *parts.values()]).all() and total > 0]
+    steps = [(total, parts) for total, parts in steps if total > 0 and _sound([total, *parts.values()])]
     mean_percent = _double(analysis, 11)
     for summary in _messages(buffer, analysis, 3):
         mean_percent = _double(summary, 1) or mean_percent
@@ -181,6 +183,10 @@ def _with_analysis(figures: XprofFigures, buffer: Buffer, analysis: Fields) -> X
         stages=figures.stages or tuple(_stage(buffer, each) for each in _messages(buffer, analysis, 6)),
     )
     return figures if len(figures.step_ms) else _with_steps(figures, steps)
+
+
+def _sound(times_ms: list[float]) -> bool:
+    return bool(np.isfinite(times_ms).all()) and max(times_ms) < LONGEST_MS
 
 
 def _with_steps(figures: XprofFigures, steps: list[tuple[float, dict[str, float]]]) -> XprofFigures:
@@ -312,4 +318,8 @@ def _with_table(figures: XprofFigures, table: _Table) -> XprofFigures:
             if cell is not None and isinstance(cell.v, float | int):
                 parts[part] += max(0.0, float(cell.v))
         steps.append((sum(parts.values()), parts))
-    return figures if len(figures.step_ms) else _with_steps(figures, [each for each in steps if each[0] > 0])
+    return (
+        figures
+        if len(figures.step_ms)
+        else _with_steps(figures, [each for each in steps if each[0] > 0 and _sound([each[0]])])
+    )
