@@ -1,7 +1,7 @@
 """Reads the SQLite export of Nsight Systems (`nsys export --type sqlite`), of any version, into timelines.
 
-One process with work on a device is one timeline; ranks are not told. Steps are the NVTX ranges whose names look like steps; where
-there are none, the time in which devices worked is one window, and the timeline says so.
+One process with work on a device is one timeline; ranks are not told. Steps are the NVTX ranges whose names look like
+steps; where there are none, the time in which devices worked is one window, and the timeline says so.
 """
 
 from __future__ import annotations
