@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import IO
 
 import msgspec
 import numpy as np
@@ -33,6 +33,8 @@ TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 ROWS_AT_ONCE = 1 << 14
 ENCODE = msgspec.json.Encoder().encode
 NS_PER_US = 1000
+
+Octets = gzip.GzipFile | BufferedReader | BufferedWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ def _microseconds(ns: int) -> bytes:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[IO[bytes]]:
+def _reading(path: Path) -> Iterator[Octets]:
     try:
         with gzip.open(path) if is_gzip(path) else path.open("rb") as file:
             yield file
@@ -157,7 +159,7 @@ def _reading(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[IO[bytes]]:
+def _writing(path: Path) -> Iterator[Octets]:
     """Whole or not at all: what was written of it is deleted where reading the original fails."""
     part = path.with_name(path.name + ".part")
     try:
@@ -168,7 +170,7 @@ def _writing(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-def _until_events(file: IO[bytes], path: Path) -> tuple[bytes, bytes]:
+def _until_events(file: Octets, path: Path) -> tuple[bytes, bytes]:
     """What stands before the first event, the list's bracket included, and what was read beyond."""
     head, at, depth, key = b"", 0, 0, b""
     while len(head) < MOST_HEAD_BYTES and (piece := file.read(PIECE_BYTES)):
@@ -185,7 +187,7 @@ def _until_events(file: IO[bytes], path: Path) -> tuple[bytes, bytes]:
     raise DataError(f"{path}: holds no list of events (`traceEvents`), so it is no Chrome trace.")
 
 
-def _with_next_token(rest: bytes, file: IO[bytes]) -> bytes:
+def _with_next_token(rest: bytes, file: Octets) -> bytes:
     """Enough of what follows to see whether the list is empty."""
     while not rest.strip() and (piece := file.read(PIECE_BYTES)):
         rest += piece

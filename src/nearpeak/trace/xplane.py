@@ -24,7 +24,7 @@ from nearpeak.trace.xspace import Line, Plane, planes_of
 __all__ = ["is_xplane", "read_xplane"]
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
-STATS = frozenset(("correlation_id", "memcpy_details", "step_num", "_r"))
+STATS = frozenset(("correlation_id", "memcpy_details", "step_num", "_r", "hlo_op"))
 EARLIEST_EPOCH_NS = 10**17
 """1973: a trace whose clock shows less counts from the begin of its profile."""
 CALLS_AS_STEPS = "no range carries a step number: each call of a compiled function from Python is taken as a step"
@@ -151,6 +151,7 @@ class _Reading:
         texts = [plane.event_name(int(each)) for each in ids]
         called = np.bincount(back[correlation >= 0], minlength=len(ids)) > 0
         kinds = kinds_of([names.host_kind(text, bool(call)) for text, call in zip(texts, called, strict=True)])
+        kinds = np.where(np.isin(np.arange(len(ids)), back[line.stats.having("hlo_op")]), int(Kind.OP), kinds)
         name = np.array([self.assembly.name(text) for text in texts], dtype=np.int64)
         self.assembly.add(
             start_ns=line.start_ns,

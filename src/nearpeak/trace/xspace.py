@@ -58,6 +58,11 @@ class Stats:
             column[part.event[whole]] = part.value[whole]
         return column
 
+    def having(self, name: str) -> Ints:
+        """The events that have a stat."""
+        parts = [part.event for part in self.found.get(name, ())]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
     def texts(self, name: str) -> dict[int, str]:
         """A stat that is a text, by event."""
         found: dict[int, str] = {}

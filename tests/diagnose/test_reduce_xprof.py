@@ -1,0 +1,48 @@
+"""XProf's figures under nearpeak's causes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearpeak.diagnose.reduce_xprof import reduce_xprof
+from nearpeak.diagnose.rules import findings
+from nearpeak.trace.xprof import PARTS, XprofFigures, is_xprof, read_xprof
+
+CASE = Path(__file__).parents[2].parent / "shared" / "cases" / "traces" / "tensorflow" / "GPU-input-bound"
+
+
+def figures(host: str = "a", *, step_ms: float = 100.0, **parts: float) -> XprofFigures:
+    columns = {part: np.full(3, parts.get(part, 0.0)) for part in PARTS}
+    return XprofFigures(source=f"{host}.overview_page.pb", host=host, step_ms=np.full(3, step_ms), parts_ms=columns)
+
+
+def test_every_part_has_its_cause_and_what_is_left_is_other() -> None:
+    parts = dict(zip(PARTS, (1.0, 30.0, 4.0, 5.0, 20.0, 6.0, 7.0, 8.0, 9.0, 2.0), strict=True))
+    facts, _ = reduce_xprof([figures(**parts)])
+    assert facts.breakdown is not None
+    found = facts.breakdown.as_percentages()
+    assert (found["compute"], found["communication"], found["copy"]) == pytest.approx((20.0, 7.0, 15.0))
+    idle = found["idle"]
+    assert (idle["input"], idle["host_work"], idle["launch"], idle["other"]) == pytest.approx((30.0, 10.0, 9.0, 9.0))
+    assert facts.steps == 3 and facts.step_ms == pytest.approx(100.0)
+
+
+def test_hosts_are_ranks_and_those_without_steps_are_named() -> None:
+    empty = XprofFigures(source="c.kernel_stats.pb", host="c", notes=("XProf's files hold no times of steps.",))
+    facts, unknown = reduce_xprof([figures("a", compute=90.0), figures("b", wait_input=90.0), empty])
+    assert [rank.share("compute") for rank in facts.ranks] == pytest.approx([0.9, 0.0])
+    assert any("c.kernel_stats.pb" in each for each in unknown)
+    facts, unknown = reduce_xprof([empty])
+    assert facts.breakdown is None
+    assert any("xplane.pb" in each for each in unknown)
+
+
+@pytest.mark.skipif(not CASE.is_dir(), reason="the recorded trace is not on this machine")
+def test_the_recorded_run_is_as_input_bound_as_xprof_says() -> None:
+    facts, _ = reduce_xprof(read_xprof([path for path in CASE.iterdir() if is_xprof(path)]))
+    assert facts.breakdown is not None
+    assert 100 * facts.breakdown.share("input") == pytest.approx(81.4, abs=0.5)
+    assert findings(facts)[0].kind == "input"
