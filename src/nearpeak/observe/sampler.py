@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from nearpeak.recording.rows import RowWriter
@@ -12,16 +13,18 @@ from nearpeak.recording.schema import ReadingRecord
 
 __all__ = ["Sampler"]
 
+Read = Callable[[], Sequence[ReadingRecord]]
+
 EVERY_S = 1.0
 """Often enough for shares of minutes; drivers average over about as long."""
 FLUSH_READINGS = 5
 
 
 class Sampler:
-    """Asks `read` once in a while and writes what it answers."""
+    """Asks a reader once in a while and writes what it answers; the reader is opened and closed by the same thread."""
 
-    def __init__(self, folder: Path, read: Callable[[], Sequence[ReadingRecord]], *, every_s: float = EVERY_S) -> None:
-        self._folder, self._read, self._every_s = folder, read, every_s
+    def __init__(self, folder: Path, reader: AbstractContextManager[Read], *, every_s: float = EVERY_S) -> None:
+        self._folder, self._reader, self._every_s = folder, reader, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nearpeak-sampler", daemon=True)
 
@@ -40,11 +43,15 @@ class Sampler:
             rows = RowWriter(self._folder)
         except sqlite3.Error:  # whoever opened the folder before has said so
             return
+        with self._reader as read:
+            self._write_until_stopped(rows, read)
+        rows.close()
+
+    def _write_until_stopped(self, rows: RowWriter, read: Read) -> None:
         held: list[ReadingRecord] = []
         while not self._stop.wait(self._every_s):
-            held += self._read()
+            held += read()
             if len(held) >= FLUSH_READINGS:
                 rows.write(held)
                 held = []
-        rows.write([*held, *self._read()])
-        rows.close()
+        rows.write([*held, *read()])
