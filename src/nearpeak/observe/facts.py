@@ -122,6 +122,8 @@ def _read_device(facts: ProcessFacts, torch: Any, optimizer: Any) -> None:
         return
     device = parameters[0].device
     facts.device = str(device)
+    if device.type == "cpu":
+        facts.bf16_is_fast = _cpu_has_bf16()
     if device.type != "cuda":
         return
     properties = torch.cuda.get_device_properties(device)
@@ -130,6 +132,16 @@ def _read_device(facts: ProcessFacts, torch: Any, optimizer: Any) -> None:
     facts.device_index = _driver_index(device.index or 0)
     facts.bf16_is_fast = properties.major >= 8
     facts.tf32 = bool(torch.backends.cuda.matmul.allow_tf32)
+
+
+def _cpu_has_bf16() -> bool | None:
+    """Units of its own, and not only conversions."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            text = file.read()
+    except OSError:
+        return None
+    return any(f" {flag}" in text for flag in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _driver_index(index: int) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+import weakref
 from threading import get_ident
 from typing import Any
 
@@ -44,6 +45,8 @@ COLLECTIVES = (
     "scatter_object_list",
     "send",
 )
+SETTLED_STEPS = 5
+"""Steps after which the set-up is taken to stay as it is."""
 MOST_SITES = 256
 """Places that read values; further ones are counted, not told apart."""
 
@@ -66,7 +69,11 @@ class TorchHooks:
         self.sites: dict[tuple[Any, int], Site] = {}
         self.on_new_optimizer: Any = None
         """Called with an optimizer after its first update, before the step is closed."""
-        self._optimizers: set[int] = set()
+        self.parallel: list[weakref.ref[Any]] = []
+        """Wrappers that exchange gradients inside the backward pass."""
+        self.scaler_seen = False
+        self.autocast_dtype: str | None = None
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._handles: list[Any] = []
         self._collecting_since = 0
         self._counted_forward = False
@@ -101,27 +108,57 @@ class TorchHooks:
         watch = self._watch
         watch.model_known = True
         gradients = sys.modules["torch"].is_grad_enabled()
+        if gradients and watch.steps < SETTLED_STEPS:
+            self._look_at_autocast()
         watch.forward_begins(id(module), gradients, module.training)
         if watch.without_loader and gradients and not self._counted_forward:
             self._counted_forward = True
             watch.batch_given(*measure_batch((*args, kwargs)))
 
+    def _look_at_autocast(self) -> None:
+        torch = sys.modules["torch"]
+        for kind in ("cuda", "cpu"):
+            if torch.is_autocast_enabled(kind):
+                self.autocast_dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+
     # Backward and update
 
     def _hook_backward(self, torch: Any) -> None:
         original, boundary = torch.autograd.backward, self._boundary
-        begins, ends = boundary.guard(self._watch.backward_begins), boundary.guard(self._backward_ends)
+        begins, ends = boundary.guard(self._backward_begins), boundary.guard(self._backward_ends)
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             if boundary.active and get_ident() != boundary.thread:
                 self._consider_thread()
-            begins()
+            begins(args, kwargs)
             try:
                 return original(*args, **kwargs)
             finally:
                 ends()
 
         self._patches.put(torch.autograd, "backward", backward)
+
+    def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        exchanges = None
+        if self.parallel and not self._watch.in_backward:
+            alive = [wrapper for each in self.parallel if (wrapper := each()) is not None]
+            exchanges = any(each.require_backward_grad_sync for each in alive)
+            if exchanges:
+                self._tell_when_ready(args[0] if args else kwargs.get("tensors"))
+        self._watch.backward_begins(exchanges)
+
+    def _tell_when_ready(self, losses: Any) -> None:
+        """The engine calls back when it has computed all gradients: the first in line, so before the wrapper waits
+        for the exchange, which lines up when its last bucket is on its way."""
+        engine = sys.modules["torch"].autograd.Variable._execution_engine
+        ready = self._boundary.guard_anywhere(self._watch.gradients_ready)
+
+        def line_up(gradient: Any) -> None:
+            engine.queue_callback(ready)
+
+        loss = losses if hasattr(losses, "register_hook") else next(iter(losses), None)
+        if loss is not None and loss.requires_grad and not loss.is_leaf:
+            loss.register_hook(self._boundary.guard_anywhere(line_up))
 
     def _backward_ends(self) -> None:
         self._counted_forward = False
@@ -145,14 +182,14 @@ class TorchHooks:
         module = sys.modules["torch.optim.optimizer"]  # torch.optim hides its own module
         self._handles.append(module.register_optimizer_step_pre_hook(before_update))
         self._handles.append(module.register_optimizer_step_post_hook(after_update))
-        self._hook_span(module.Optimizer, "zero_grad", OPTIMIZER)
+        self.hook_span(module.Optimizer, "zero_grad", OPTIMIZER)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self._hook_span(torch.nn.utils, name, OPTIMIZER)
+            self.hook_span(torch.nn.utils, name, OPTIMIZER)
 
     def _update_ends(self, optimizer: Any) -> None:
         key = id(optimizer)
-        if key not in self._optimizers:
-            self._optimizers.add(key)
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
             if self.on_new_optimizer is not None:
                 self.on_new_optimizer(optimizer)
         self._watch.update_ends(key)
@@ -175,11 +212,12 @@ class TorchHooks:
 
         self._patches.put(kind, "step", scaled_step)
         self._patches.put(kind, "update", scale_update)
-        self._hook_span(kind, "unscale_", OPTIMIZER)
+        self.hook_span(kind, "unscale_", OPTIMIZER)
 
     def _scaled_begins(self, scaler: Any) -> int | None:
         if not scaler.is_enabled():
             return None
+        self.scaler_seen = True
         self._watch.enter(OPTIMIZER)
         return self._watch.updates
 
@@ -277,8 +315,8 @@ class TorchHooks:
 
     # Spans
 
-    def _hook_span(self, owner: Any, name: str, phase: int) -> None:
-        """All the time inside a function belongs to a phase."""
+    def hook_span(self, owner: Any, name: str, phase: int) -> None:
+        """All the time inside a function belongs to a phase; inside a saving or an evaluation it belongs to that."""
         original = getattr(owner, name)
         enter, leave = self._boundary.guard(self._watch.enter), self._boundary.guard(self._watch.leave)
 
@@ -314,7 +352,7 @@ class TorchHooks:
     def _hook_collectives(self, distributed: Any) -> None:
         for name in COLLECTIVES:
             if hasattr(distributed, name):
-                self._hook_span(distributed, name, COMMUNICATION)
+                self.hook_span(distributed, name, COMMUNICATION)
 
     def _hook_evaluation(self, module: Any) -> None:
         original = module.eval

@@ -131,12 +131,12 @@ class LoaderHooks:
     def _hook_fetch(self, kind: Any) -> None:
         original = kind.fetch
         fetched = self._boundary.guard(self._watch.fetched)
-        now = time.perf_counter_ns
+        now, cpu_now = time.perf_counter_ns, time.thread_time_ns
 
         def fetch(fetcher: Any, index: Any) -> Any:
-            began_ns = now()
+            began_ns, cpu_ns = now(), cpu_now()
             data = original(fetcher, index)
-            fetched(now() - began_ns)
+            fetched(now() - began_ns, cpu_now() - cpu_ns)
             return data
 
         self._patches.put(kind, "fetch", fetch)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["CallWatch", "find_models", "outermost"]
+__all__ = ["CallWatch", "find_models", "find_parallel", "outermost"]
 
 DEEPEST = 3
 """Levels below an outermost module that nobody calls, before we give up."""
@@ -34,6 +34,12 @@ def outermost(modules: Iterable[Any]) -> list[Any]:
     return [each for each in modules if id(each) not in held]
 
 
+def find_parallel(models: list[Any]) -> list[Any]:
+    """Wrappers among them, or directly inside, that exchange gradients in the backward pass."""
+    near = [inner for each in models for inner in (each, *each.children())]
+    return [each for each in near if hasattr(each, "require_backward_grad_sync") and hasattr(each, "reducer")]
+
+
 class CallWatch:
     """Tells of the calls of modules of the classes that it was given."""
 
@@ -52,6 +58,10 @@ class CallWatch:
         self._levels.append(models)
         for each in models:
             self._watch_class(type(each))
+
+    def settle(self) -> None:
+        """One was called: nothing further is looked for, and no model is kept alive."""
+        self._levels.clear()
 
     def descend(self) -> bool:
         """None was called (a framework calls a method of them instead): watch what they hold."""

@@ -9,14 +9,17 @@ import socket
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from nearpeak.observe.attach import settings
 from nearpeak.observe.boundary import Boundary
+from nearpeak.observe.device import device_clock, read_memory
 from nearpeak.observe.facts import read_facts
 from nearpeak.observe.hooks import TorchHooks
 from nearpeak.observe.loader_hooks import LoaderHooks
-from nearpeak.observe.models import CallWatch, find_models
+from nearpeak.observe.models import CallWatch, find_models, find_parallel
 from nearpeak.observe.patches import Patches
 from nearpeak.observe.recorder import Recorder, Sources
 from nearpeak.observe.steps import StepWatch
@@ -31,6 +34,13 @@ __all__ = ["HOOKS", "Probe", "compiler_imported", "current", "install"]
 HOOKS = {
     "torch": "nearpeak.observe.probe:install",
     "torch._dynamo.callback": "nearpeak.observe.probe:compiler_imported",
+    "transformers.trainer": "nearpeak.observe.frameworks:transformers_imported",
+    "lightning.pytorch.trainer.trainer": "nearpeak.observe.frameworks:lightning_imported",
+    "lightning.pytorch.loops.evaluation_loop": "nearpeak.observe.frameworks:lightning_evaluation_imported",
+    "pytorch_lightning.trainer.trainer": "nearpeak.observe.frameworks:lightning_imported",
+    "pytorch_lightning.loops.evaluation_loop": "nearpeak.observe.frameworks:lightning_evaluation_imported",
+    "accelerate.accelerator": "nearpeak.observe.frameworks:accelerate_imported",
+    "safetensors.torch": "nearpeak.observe.frameworks:safetensors_imported",
 }
 """What to call after which import."""
 MEMORY_EVERY_NS = 100_000_000
@@ -91,9 +101,12 @@ class Probe:
 
     def _reset(self) -> None:
         self.facts = ProcessFacts()
+        self.frameworks: list[Callable[[ProcessFacts], None]] = []
+        """What frameworks know of the set-up, asked in the order in which they were met."""
         self._recorder: Recorder | None = None
-        self._models: list[Any] = []
-        self._optimizer: Any = None
+        # Never to be the reason that a model outlives its training.
+        self._models: list[weakref.ref[Any]] = []
+        self._optimizer: Callable[[], Any] = lambda: None
         self._started_ns = time.time_ns()
         self._pid = os.getpid()
         self._memory_read_ns = 0
@@ -142,20 +155,37 @@ class Probe:
 
     def _meet(self, optimizer: Any) -> None:
         """An optimizer's first update: which models are these?"""
-        self._optimizer = self._optimizer or optimizer
+        if self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
         models = find_models(optimizer)
-        self._models += models
+        self._models += [weakref.ref(each) for each in models]
         self.calls.watch(models)
+        self.hooks.parallel += [weakref.ref(each) for each in find_parallel(models)]
+        if self.watch.device is None:
+            self.watch.device = device_clock(self._torch, optimizer)
 
     def _closed(self, tally: Tally) -> None:
         """A step has ended; on the training thread, so in microseconds."""
         if tally.ended_ns - self._memory_read_ns > MEMORY_EVERY_NS:
             self._memory_read_ns = tally.ended_ns
             tally.rss_bytes = self._memory.read()
+            if self.watch.device is not None:
+                read_memory(self._torch, tally)
         if tally.index in FACTS_AT:
-            self.facts = read_facts(self._torch, self._optimizer, self._models, self.loaders.facts())
-        if not self.watch.model_known and 0 < tally.index < SEARCHED_STEPS:
+            self._read_facts()
+        if self.watch.model_known or tally.index > SEARCHED_STEPS:
+            self.calls.settle()
+        elif tally.index:
             self.calls.descend()
+
+    def _read_facts(self) -> None:
+        models = [model for each in self._models if (model := each()) is not None]
+        facts = read_facts(self._torch, self._optimizer(), models, self.loaders.facts())
+        facts.autocast_dtype = self.hooks.autocast_dtype
+        facts.grad_scaler = self.hooks.scaler_seen
+        for look in self.frameworks:
+            look(facts)
+        self.facts = facts
 
     def _describe(self) -> ProcessRecord:
         rank = _number("RANK")

@@ -110,7 +110,10 @@ class Recorder:
     # Writing
 
     def _flush(self, rows: RowWriter | None, *, last: bool = False) -> RowWriter | None:
-        steps = self._take(self._from.watch.closed)
+        watch = self._from.watch
+        if last and watch.device is not None:
+            watch.closed.extend(watch.device.rest())
+        steps = self._take(watch.closed)
         broken = last and self._from.boundary.fault is not None
         if self._number is None and not steps and not broken:
             return rows  # nothing was trained: nothing is written, and nothing is made

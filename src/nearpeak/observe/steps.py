@@ -14,11 +14,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from nearpeak.observe.phases import (
     BACKWARD,
     CHECKPOINT,
+    COMMUNICATION,
     EVALUATION,
     FORWARD,
     INPUT,
@@ -29,14 +30,42 @@ from nearpeak.observe.phases import (
 )
 from nearpeak.observe.tally import Tally
 
-__all__ = ["MOST_WAITING", "Occurrence", "StepWatch"]
+__all__ = [
+    "BACKWARD_BEGINS",
+    "BACKWARD_ENDS",
+    "FORWARD_BEGINS",
+    "MOST_WAITING",
+    "UPDATE_BEGINS",
+    "UPDATE_ENDS",
+    "DeviceSide",
+    "Occurrence",
+    "StepWatch",
+]
 
 MOST_WAITING = 20_000
 """Steps held in memory when nobody takes them away."""
 MOST_OF_OTHERS = 16
 """Updates of another optimizer after which the leading one is taken to have ended."""
+FORWARD_BEGINS, BACKWARD_BEGINS, BACKWARD_ENDS, UPDATE_BEGINS, UPDATE_ENDS = range(5)
+"""Boundaries that a device's clock is told of."""
 CLOSED_TO_OTHERS = (EVALUATION, CHECKPOINT)
 """All that happens inside these belongs to them."""
+
+
+class DeviceSide(Protocol):
+    """A device's own clock: `observe.device` has the one of CUDA."""
+
+    def mark(self, boundary: int) -> None:
+        """The training thread is at one of the boundaries above."""
+        ...
+
+    def close(self, tally: Tally) -> list[Tally]:
+        """Take a step that has ended; give back those whose times are known by now, or never will be."""
+        ...
+
+    def rest(self) -> list[Tally]:
+        """All that it still holds."""
+        ...
 
 
 class Occurrence:
@@ -59,6 +88,8 @@ class StepWatch:
     ) -> None:
         self.clock = PhaseClock(now)
         self._cpu_now, self._main_cpu_now = cpu_now, main_cpu_now
+        self.device: DeviceSide | None = None
+        """Told of the boundaries of phases, if the training computes on a device with a clock of its own."""
         self.on_start: Callable[[], None] | None = None
         """At the first sign of training."""
         self.on_close: Callable[[Tally], None] | None = None
@@ -88,6 +119,7 @@ class StepWatch:
         self._evaluation_began: tuple[int, int] | None = None
         self._leader: int | None = None
         self._updates_of_others = 0
+        self._in_update = False
         self._backward_depth = self._forward_depth = self._backward_cpu_ns = 0
 
     @property
@@ -146,10 +178,11 @@ class StepWatch:
         """The loader is exhausted, or raised."""
         self.leave(before)
 
-    def fetched(self, spent_ns: int) -> None:
+    def fetched(self, spent_ns: int, cpu_ns: int) -> None:
         """Dataset and collator ran inside this process."""
         if self.clock.current == INPUT:
             self.tally.fetch_ns = (self.tally.fetch_ns or 0) + spent_ns
+            self.tally.fetch_cpu_ns += cpu_ns
 
     # Model
 
@@ -163,6 +196,8 @@ class StepWatch:
             if training:
                 self._training_models.add(model)
             self._end_evaluation(FORWARD) if self.clock.current == EVALUATION else self.clock.switch(FORWARD)
+            if self.device is not None:
+                self.device.mark(FORWARD_BEGINS)
         elif self.clock.current != EVALUATION:
             self._begin_evaluation() if self._looks_like_evaluation(model, training) else self.clock.switch(FORWARD)
 
@@ -196,8 +231,9 @@ class StepWatch:
 
     # Backward and update
 
-    def backward_begins(self) -> None:
-        """Also called inside another one, by checkpointing that recomputes with gradients of its own."""
+    def backward_begins(self, exchanges: bool | None = None) -> None:
+        """Also called inside another one, by checkpointing that recomputes with gradients of its own. `exchanges`:
+        the ranks will exchange gradients in it; None where nobody could know."""
         self._backward_depth += 1
         if self._backward_depth > 1:
             return
@@ -208,7 +244,11 @@ class StepWatch:
             self._end_evaluation(BACKWARD)
         else:
             self.clock.switch(BACKWARD)
+        if self.device is not None:
+            self.device.mark(BACKWARD_BEGINS)
         self.tally.micro_batches += 1
+        if exchanges is not None:
+            self.tally.exchanges = (self.tally.exchanges or 0) + int(exchanges)
         if self._arrived:
             self._count(*self._arrived.popleft())
         self._backward_cpu_ns = self._cpu_now()
@@ -216,9 +256,19 @@ class StepWatch:
     def backward_ends(self) -> None:
         """The host's side of it is over; a device may go on."""
         self._backward_depth = max(0, self._backward_depth - 1)
-        if not self._backward_depth:
+        if self._backward_depth:
+            return
+        if self.clock.current != COMMUNICATION:
             self.tally.backward_cpu_ns += self._cpu_now() - self._backward_cpu_ns
-            self.clock.switch(OTHER)
+        if self.device is not None:
+            self.device.mark(BACKWARD_ENDS)
+        self.clock.switch(OPTIMIZER if self._in_update else OTHER)
+
+    def gradients_ready(self) -> None:
+        """All gradients of this rank are computed: what is left of the backward pass waits for the other ranks."""
+        if self.clock.current == BACKWARD:
+            self.tally.backward_cpu_ns += self._cpu_now() - self._backward_cpu_ns
+            self.clock.switch(COMMUNICATION)
 
     def update_begins(self, optimizer: int) -> None:
         """An optimizer's step is called."""
@@ -226,10 +276,16 @@ class StepWatch:
         if self.clock.current == EVALUATION:
             self._end_evaluation(OPTIMIZER)
         self.clock.switch(OPTIMIZER)
+        self._in_update = True
+        if self.device is not None:
+            self.device.mark(UPDATE_BEGINS)
 
     def update_ends(self, optimizer: int) -> None:
         """It is done; if it is the leading one, so is the step."""
+        if self.device is not None:
+            self.device.mark(UPDATE_ENDS)
         self.clock.switch(OTHER)
+        self._in_update = False
         self.tally.updates += 1
         self.updates += 1
         if self._leads(optimizer):
@@ -334,7 +390,8 @@ class StepWatch:
         self.steps += 1
         if self.on_close is not None:
             self.on_close(tally)
-        if len(self.closed) >= MOST_WAITING:
-            self.closed.popleft()
-            self.lost += 1
-        self.closed.append(tally)
+        for each in (tally,) if self.device is None else self.device.close(tally):
+            if len(self.closed) >= MOST_WAITING:
+                self.closed.popleft()
+                self.lost += 1
+            self.closed.append(each)

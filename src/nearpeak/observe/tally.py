@@ -27,6 +27,8 @@ class Tally:
         "cpu_ns",
         "device_ms",
         "ended_ns",
+        "exchanges",
+        "fetch_cpu_ns",
         "fetch_ns",
         "index",
         "loss",
@@ -62,7 +64,9 @@ class Tally:
         self.syncs = self.sync_ns = 0
         self.copies = self.copied_bytes = self.pageable_bytes = 0
         self.backward_cpu_ns = self.cpu_ns = self.main_cpu_ns = 0
+        self.exchanges: int | None = None
         self.fetch_ns: int | None = None
+        self.fetch_cpu_ns = 0
         self.collections = self.collect_ns = 0
         self.compilations = self.compile_ns = 0
         self.loss: Any = None
@@ -99,7 +103,9 @@ def to_row(tally: Tally, process: int, *, read_bytes: int | None, worker_cpu_ms:
         cpu_ms=tally.cpu_ns * MS,
         main_cpu_ms=tally.main_cpu_ns * MS,
         backward_cpu_ms=tally.backward_cpu_ns * MS,
+        exchanges=tally.exchanges,
         fetch_ms=None if tally.fetch_ns is None else tally.fetch_ns * MS,
+        fetch_cpu_ms=None if tally.fetch_ns is None else tally.fetch_cpu_ns * MS,
         copies=tally.copies,
         copied_bytes=tally.copied_bytes,
         pageable_bytes=tally.pageable_bytes,
