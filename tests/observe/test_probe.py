@@ -15,6 +15,7 @@ import pytest
 from watched import environment, run, run_script, script
 
 from nearpeak.recording import PHASES, Recording
+from nearpeak.recording.process_facts import ProcessFacts
 
 pytest.importorskip("torch")
 
@@ -67,7 +68,6 @@ def test_training_is_bit_identical(tmp_path: Path) -> None:
 
 
 def test_facts_of_the_process(tmp_path: Path) -> None:
-    from nearpeak.recording.process_facts import ProcessFacts
 
     assert run_script(tmp_path, "train(5)").returncode == 0
     facts = ProcessFacts.from_json(recorded(tmp_path).processes[0].facts)
@@ -268,3 +268,96 @@ def test_a_kill_leaves_what_was_trained(tmp_path: Path) -> None:
     assert len(recorded(tmp_path).steps()) >= 150
     (process,) = recorded(tmp_path).processes
     assert process.ended_ns is None
+
+
+def test_ranks_that_accumulate_without_exchange(tmp_path: Path) -> None:
+    text = """
+    import contextlib
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    dist.init_process_group("gloo")
+    model, optimizer, data = make()
+    model = DistributedDataParallel(model)
+    for number, (values, kinds) in enumerate(DataLoader(data, batch_size=16)):
+        last = number % 4 == 3
+        with contextlib.nullcontext() if last else model.no_sync():
+            nn.functional.cross_entropy(model(values), kinds).backward()
+        if last:
+            time.sleep(0.05 * dist.get_rank())
+            optimizer.step()
+            optimizer.zero_grad()
+    dist.destroy_process_group()
+    """
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script(tmp_path, text))]
+    assert run(sys.executable, *launch, watched=tmp_path / "run", cwd=tmp_path).returncode == 0
+    for process in (0, 1):
+        steps = recorded(tmp_path).steps(process=process)
+        # The wrapper is met in the first update.
+        assert [(step.micro_batches, step.exchanges) for step in steps] == [(4, None), *[(4, 1)] * 3]
+    waits = [sum(step.communication_ms or 0 for step in recorded(tmp_path).steps(1, process=rank)) for rank in (0, 1)]
+    assert waits[0] > 60 > waits[1]  # the first waits inside its backward pass for the second
+
+
+def test_a_scaler_that_skips(tmp_path: Path) -> None:
+    text = """
+    model, optimizer, data = make()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for number, (values, kinds) in enumerate(DataLoader(data, batch_size=32)):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(values), kinds)
+        scaler.scale(loss * (float("inf") if number == 3 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    """
+    assert run_script(tmp_path, text).returncode == 0
+    steps = recorded(tmp_path).steps()
+    assert [step.skipped_updates or 0 for step in steps] == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert [step.loss_scale for step in steps[1:]] == [1024.0] * 3 + [512.0] * 4
+    facts = ProcessFacts.from_json(recorded(tmp_path).processes[0].facts)
+    assert (facts.grad_scaler, facts.autocast_dtype) == (True, "bfloat16")
+
+
+def test_under_the_trainer_of_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    text = """
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+    sizes = dict(vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    rows = [
+        {"input_ids": torch.ones(16).long(), "attention_mask": (torch.arange(16) < n).long(), "labels": n % 2}
+        for n in range(1, 17)
+    ]
+    settings = dict(max_steps=6, per_device_train_batch_size=4, gradient_accumulation_steps=2, eval_strategy="steps")
+    settings |= dict(eval_steps=3, save_steps=3, logging_steps=2, report_to=[], use_cpu=True, disable_tqdm=True)
+    model = BertForSequenceClassification(BertConfig(**sizes))
+    Trainer(model, TrainingArguments("out", **settings), train_dataset=rows, eval_dataset=rows).train()
+    """
+    done = run_script(tmp_path, text)
+    assert done.returncode == 0, done.stderr
+    steps = recorded(tmp_path).steps()
+    assert [(step.samples, step.micro_batches, step.padded_tokens) for step in steps] == [(8, 2, 128)] * 6
+    assert sum(step.tokens or 0 for step in steps) == 6 * sum(range(1, 17)) / 2
+    assert steps[3].evaluation_ms and steps[3].checkpoint_ms and steps[2].logging_ms
+    facts = ProcessFacts.from_json(recorded(tmp_path).processes[0].facts)
+    assert (facts.framework, facts.accumulation, facts.expected_steps) == ("transformers", 2, 6)
+    assert facts.arguments["eval_steps"] == 3
+    kinds = [event.kind for event in recorded(tmp_path).events]
+    assert (kinds.count("evaluation"), kinds.count("checkpoint")) == (2, 2)
+
+
+def test_a_compiled_model_is_compiled_as_before(tmp_path: Path) -> None:
+    text = """
+    import torch._dynamo
+    model, optimizer, data = make()
+    compiled = torch.compile(model, backend="eager")
+    for values, kinds in DataLoader(data, batch_size=60):
+        step(compiled, optimizer, values, kinds)
+    print(dict(torch._dynamo.utils.counters["stats"]), dict(torch._dynamo.utils.counters["graph_break"]))
+    """
+    plain, watched = (run_script(tmp_path, text, watched=watched) for watched in (False, True))
+    assert watched.stdout == plain.stdout
+    assert "unique_graphs" in plain.stdout
+    steps = recorded(tmp_path).steps()
+    assert sum(step.compilations or 0 for step in steps) == 2  # the last batch is shorter
+    assert steps[0].compile_ms
+    assert ProcessFacts.from_json(recorded(tmp_path).processes[0].facts).wrappers == ["OptimizedModule"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 __all__ = ["BatchSize", "measure_batch"]
 
+_NEITHER = frozenset({str, bytes, int, float, bool, type(None)})
 DEEPEST = 3
 """Levels of nesting that are looked into."""
 LARGEST_MASK = 1 << 20
@@ -45,12 +46,13 @@ def measure_batch(batch: Any) -> BatchSize:
 
 def _named_tensors(batch: Any, depth: int) -> dict[str, Any]:
     """The tensors of the first mapping with token names."""
-    if isinstance(batch, Mapping):
-        return {name: value for name, value in batch.items() if isinstance(name, str) and _is_tensor(value)}
-    if depth and isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        for part in batch[:4]:
-            if found := _named_tensors(part, depth - 1):
+    if _is_sequence(batch):
+        for part in batch[:4] if depth else ():
+            if not _is_tensor(part) and (found := _named_tensors(part, depth - 1)):
                 return found
+        return {}
+    if _is_mapping(batch):
+        return {name: value for name, value in batch.items() if isinstance(name, str) and _is_tensor(value)}
     return {}
 
 
@@ -59,12 +61,24 @@ def _tensors(batch: Any, depth: int) -> list[Any]:
         return [batch]
     if not depth:
         return []
-    parts: list[Any] = []
-    if isinstance(batch, Mapping):
+    if _is_sequence(batch):
+        parts = batch[:8]
+    elif _is_mapping(batch):
         parts = list(batch.values())
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        parts = list(batch[:8])
+    else:
+        return []
     return [tensor for part in parts for tensor in _tensors(part, depth - 1)]
+
+
+def _is_sequence(value: Any) -> bool:
+    """Asked by type where that answers: this runs in every step."""
+    kind = type(value)
+    return kind is tuple or kind is list or (kind not in _NEITHER and isinstance(value, tuple | list))
+
+
+def _is_mapping(value: Any) -> bool:
+    kind = type(value)
+    return kind is dict or (kind not in _NEITHER and isinstance(value, Mapping))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -89,20 +103,17 @@ def _count_unpadded(ids: Any) -> int | None:
     rows = _to_numpy(ids)
     if rows is None or rows.shape[0] < 2 or rows.shape[1] < 2:
         return None
-    right, left = _trailing_runs(rows), _trailing_runs(rows[:, ::-1])
-    padding = max(int(right.sum()), int(left.sum()))
+    padding = max(_count_repeated(rows), _count_repeated(rows[:, ::-1]))
     return rows.size - padding if padding else None
 
 
-def _trailing_runs(rows: Any) -> Any:
-    """How often each row's end is the pad token: the last token that most rows share and some repeat."""
-    numpy = sys.modules["numpy"]
-    values, counts = numpy.unique(rows[:, -1], return_counts=True)
-    pad = values[counts.argmax()]
-    differs = rows[:, ::-1] != pad
-    runs = numpy.where(differs.any(axis=1), differs.argmax(axis=1), rows.shape[1])
-    # One token at the end of a row may be the end of a sentence; a pad is repeated somewhere.
-    return runs if runs.max() > 1 else numpy.zeros_like(runs)
+def _count_repeated(rows: Any) -> int:
+    """How many tokens at the rows' ends repeat one token that some row has there at least twice."""
+    repeats = rows[:, -1] == rows[:, -2]
+    if not repeats.any():
+        return 0
+    differs = rows[:, ::-1] != rows[repeats.argmax(), -1]
+    return int(sys.modules["numpy"].where(differs.any(axis=1), differs.argmax(axis=1), rows.shape[1]).sum())
 
 
 def _to_numpy(tensor: Any) -> Any:
