@@ -10,7 +10,7 @@ from nearpeak.errors import DataError, SettingError, StorageError
 if TYPE_CHECKING:
     from nearpeak.recording import Recording
 
-__all__ = ["RUNS", "find_run", "refuse_overwriting", "write_text"]
+__all__ = ["DATABASE", "RUNS", "find_run", "refuse_overwriting", "write_text"]
 
 RUNS = Path("nearpeak-runs")
 """Where `nearpeak run` puts its recordings."""
