@@ -39,6 +39,12 @@ class Clock:
         print(json.dumps({"mean_step_ms": 1e3 * (ends[-1] - ends[0]) / (len(ends) - 1), "steps": len(self._ends)}))
 
 
+def precision() -> torch.autocast:
+    """bf16 where the processor has units for it: what a healthy job does."""
+    units = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.autocast("cpu", torch.bfloat16, enabled=units)
+
+
 def perceptron(width: int = 512, layers: int = 4, inputs: int = 256, classes: int = 10) -> nn.Sequential:
     torch.manual_seed(0)
     sizes = [inputs, *[width] * layers]

@@ -3,7 +3,7 @@
 import tempfile
 
 import torch
-from _common import Clock, Vectors, arguments, in_batches, perceptron
+from _common import Clock, Vectors, arguments, in_batches, perceptron, precision
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -23,7 +23,8 @@ if __name__ == "__main__":
     validation = DataLoader(Vectors(500), batch_size=250)
     with tempfile.TemporaryDirectory() as folder:
         for step, (values, kinds) in enumerate(in_batches(Vectors(), 256)):
-            loss = nn.functional.cross_entropy(model(values), kinds)
+            with precision():
+                loss = nn.functional.cross_entropy(model(values), kinds)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

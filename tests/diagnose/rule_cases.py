@@ -396,6 +396,34 @@ CASES: dict[str, Case] = {
         without="samples",
         counted=False,
     ),
+    "bursts": Case(
+        kind="input",
+        title="workers have time to spare",
+        remedy=r"DataLoader\(prefetch_factor=8\), now 2",
+        rows=(
+            _made(loader_workers=4, loader_prefetch_factor=2),
+            steps(input=25.0, columns={"cpu_ms": 60.0}),
+            [worker(pid, 15, 20.0, 18.0) for pid in (1, 2, 3, 4)],
+        ),
+        without="input_ms",
+    ),
+    "launch_by_pace": Case(
+        kind="launch",
+        title="about as long as starting them",
+        remedy="reduce-overhead",
+        rows=(_made(**ON_GPU, trainable_tensors=300), steps()),
+    ),
+    "read_in_a_loop": Case(
+        kind="sync",
+        title=r"500 values a step are read from tensors at /me/train\.py:21 <module>: 11\.8 ms",
+        remedy="fiftieth",
+        rows=(
+            steps(logging=1.0, other=10.8, columns={"syncs": 500, "sync_ms": 0.8}),
+            place("sync", 9000, "/me/train.py:21 <module>", total_ms=40.0),
+            place("other", 40, "/me/train.py:21 <listcomp>", "/me/train.py:21 <module>"),
+        ),
+        without="syncs",
+    ),
     "startup": Case(
         kind="startup",
         title="The first 6 steps take 40 s beyond the usual",

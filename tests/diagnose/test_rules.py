@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recorded_runs import HEALTHY, facts, process, recording, steps
+from recorded_runs import HEALTHY, facts, process, recording, steps, worker
 from rule_cases import CASES, Case
 
 from nearpeak.diagnose.diagnosis import Diagnosis
@@ -144,3 +144,26 @@ def test_findings_are_ranked_by_gain(tmp_path: Path) -> None:
 def test_the_healthy_step_is_what_the_cases_differ_from() -> None:
     assert sum(HEALTHY.values()) == pytest.approx(30)
     assert findings.__doc__
+
+
+def test_threads_that_fight_show_by_the_time_off_core(tmp_path: Path) -> None:
+    """Nine tenths of the step without a core promise more than a tenth."""
+    likely = []
+    for number, main_cpu_ms in enumerate((3.0, 27.0)):
+        rows = (process(made=facts(threads=48)), steps(columns={"main_cpu_ms": main_cpu_ms}))
+        found = all_of(diagnose_recording(recording(tmp_path / str(number), *rows)))
+        likely.append(next(each.gain.likely for each in found if each.kind == "threads" and each.gain))
+    assert likely == pytest.approx([0.9, 0.1])
+
+
+def test_waiting_for_a_core_is_not_waiting_for_storage(tmp_path: Path) -> None:
+    """On a crowded machine all phases run at a third of their pace; fetching is no exception, and no storage."""
+    columns = {"fetch_ms": 24.0, "fetch_cpu_ms": 8.0, "main_cpu_ms": 18.0}
+    rows = (process(made=facts(loader_workers=0)), steps(input=25.0, columns=columns))
+    assert "no workers" in diagnose_recording(recording(tmp_path, *rows)).findings[0].title
+
+
+def test_workers_that_keep_up_are_enough(tmp_path: Path) -> None:
+    """Taking a batch over costs 9 % of a short step; more workers would not change it."""
+    rows = (process(), steps(input=2.8), [worker(1, 60, 5.0, 5.0), worker(2, 60, 5.0, 5.0)])
+    assert diagnose_recording(recording(tmp_path, *rows)).findings == ()

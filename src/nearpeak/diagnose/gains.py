@@ -11,6 +11,8 @@ __all__ = [
     "ALMOST_ALL",
     "HIDDEN_INPUT",
     "HIDDEN_INPUT_PAIR",
+    "LEFT_OUT_INPUT",
+    "MOST",
     "Portions",
     "gain_between",
     "gain_of",
@@ -20,7 +22,7 @@ __all__ = [
 
 CRITICAL_GAIN, WARNING_GAIN = 0.20, 0.05
 """XProf's bounds for waiting on input (≥ 5 % moderate, ≥ 20 % high), taken for every kind of time lost."""
-MOST = 0.98
+MOST = 0.995
 """No remedy removes a whole step."""
 
 
@@ -33,6 +35,8 @@ class Portions:
     high: float
 
 
+BESIDE = 1.15
+"""What is left out had also emptied caches and taken cores from others: so much of its own time beyond it."""
 HIDDEN_INPUT = Portions(0.35, 0.75, 1.0)
 """Three published pairs of traces, workers 0 → 4: hiding all waits predicted 22.9, 33.4 and 21.0 % where 8.9, 20.6 and
 18.7 % (means) and 16.7, 28.6 and 21.4 % (medians) came: 0.39 to 1.0 of the prediction, as CPU work of the step grew."""
@@ -41,8 +45,10 @@ HIDDEN_INPUT_PAIR = (
     "became 8.9 % shorter, the median 16.7 %"
 )
 """One of those pairs, for findings to name."""
-ALMOST_ALL = Portions(0.6, 0.9, 1.0)
-"""For work that is simply left out: what remains is what its neighbours do not take over."""
+LEFT_OUT_INPUT = Portions(0.4, 0.85, 1.25)
+"""Work that is no longer done at all, in place of being hidden: it leaves the cores to the step as well."""
+ALMOST_ALL = Portions(0.5, 0.85, 1.15)
+"""For work that is simply left out: a part of it stays; and what it did to caches and cores goes with it."""
 
 
 def gain_of(share: float, portions: Portions) -> Interval:
@@ -59,12 +65,12 @@ def gain_between(step_ms: float, *, best_ms: float, likely_ms: float, worst_ms: 
 def rarer(step_ms: float, cost_ms: float, every: float, target_share: float) -> tuple[int, Interval]:
     """Something costs `cost_ms` every so many steps: how seldom it takes at most `target_share`, and what that brings.
 
-    Best: it costs nothing any more. Worst: half of what is likely.
+    Best: it costs nothing any more, and neither does what it did to caches. Worst: half of what is likely.
     """
     plain_ms = max(step_ms - cost_ms / every, 0.0)
     apart = max(_rounded_up(cost_ms / (target_share * max(plain_ms, 1e-6))), round(every) + 1)
     likely = _saved(step_ms, plain_ms + cost_ms / apart)
-    return apart, Interval(likely / 2, likely, max(likely, _saved(step_ms, plain_ms)))
+    return apart, Interval(likely / 2, likely, min(MOST, max(likely, BESIDE * _saved(step_ms, plain_ms))))
 
 
 def severity_of(gain: Interval) -> Severity:

@@ -76,7 +76,7 @@ def growth_facts(columns: StepColumns) -> tuple[GrowthFacts, ...]:
 
 
 def _growth(memory: str, values: np.ndarray | None) -> GrowthFacts | None:
-    if values is None or (~np.isnan(values)).sum() < 2 * PARTS:
+    if values is None or (~np.isnan(values)).sum() < PARTS:
         return None
     at = np.flatnonzero(~np.isnan(values))
     known = values[at]

@@ -32,7 +32,7 @@ def _by_phases(run: RunFacts, rank: RankFacts) -> dict[str, float]:
     """What the training thread did is what was done: exact where the CPU computes."""
     phase = {name: rank.phase_ms.get(name, 0.0) for name in ("backward", "logging", "communication")}
     waited_ms = _waited_in_backward_ms(run, rank)
-    late_ms = min(waited_ms, _late_peer_ms(run, rank))
+    late_ms = min(phase["communication"] + waited_ms, _late_peer_ms(run, rank))
     synced_ms = min(phase["logging"], rank.per_step.get("sync_ms", 0.0))
     passes = ("forward", "backward", "optimizer", "evaluation")
     return {
@@ -49,8 +49,9 @@ def _by_phases(run: RunFacts, rank: RankFacts) -> dict[str, float]:
 
 def _waited_in_backward_ms(run: RunFacts, rank: RankFacts) -> float:
     """At least so long the backward pass ran on no core: it waited for other ranks."""
-    cpu_ms = rank.per_step.get("backward_cpu_ms")
-    if run.world_size < 2 or cpu_ms is None or not run.on_host:
+    cpu_ms, told_ms = rank.per_step.get("backward_cpu_ms"), rank.phase_ms.get("communication", 0.0)
+    # Where the probe saw the exchange itself, it stands in a phase of its own.
+    if run.world_size < 2 or cpu_ms is None or not run.on_host or told_ms > 0:
         return 0.0
     return max(0.0, rank.phase_ms.get("backward", 0.0) - cpu_ms)
 

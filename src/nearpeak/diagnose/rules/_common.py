@@ -12,9 +12,22 @@ from nearpeak.diagnose.run_facts import PlaceFacts, RunFacts
 from nearpeak.finding import Evidence, Finding
 from nearpeak.forecast import Interval
 
-__all__ = ["Place", "at", "costs", "evidence", "hottest", "percent", "phase_share", "share_of_places", "users_frame"]
+__all__ = [
+    "Place",
+    "around_reads_ms",
+    "at",
+    "costs",
+    "evidence",
+    "hottest",
+    "percent",
+    "phase_share",
+    "share_of_places",
+    "users_frame",
+]
 
 DIGITS = 4
+MANY_READS = 100
+"""A step: then a loop over them, and what it makes of them, takes more than the reads."""
 LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen", "<string>", "nearpeak/observe/")
 """Parts of the path of code that is not the user's."""
 
@@ -81,6 +94,24 @@ def share_of_places(run: RunFacts, phases: Iterable[str], matches: Callable[[Pla
     met = [place for place in run.places if place.phase in set(phases)]
     whole = sum(place.share for place in met)
     return sum(place.share for place in met if matches(place)) / whole if whole > 0 else None
+
+
+def around_reads_ms(run: RunFacts) -> float:
+    """Per step: Python on the very lines that read many values from tensors, beyond the reads themselves."""
+    reads = run.per_step.get("syncs", 0.0)
+    if reads < MANY_READS:
+        return 0.0
+    lines = {_line(place) for place in run.places if place.phase == "sync"}
+    phases = ("other", "logging")
+    share = share_of_places(run, phases, lambda place: _line(place) in lines) or 0.0
+    spent_ms = sum(run.phase_ms.get(phase, 0.0) for phase in phases)
+    return max(0.0, share * spent_ms - run.per_step.get("sync_ms", 0.0))
+
+
+def _line(place: PlaceFacts) -> str | None:
+    """`file:line` of the user's frame."""
+    frame = users_frame(place.frames)
+    return frame and frame.partition(" ")[0]
 
 
 def at(place: Place | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nearpeak.diagnose.facts import Facts
-from nearpeak.diagnose.gains import HIDDEN_INPUT, MOST, gain_of
+from nearpeak.diagnose.gains import HIDDEN_INPUT, LEFT_OUT_INPUT, MOST, gain_of
 from nearpeak.diagnose.rules._common import Place, hottest, share_of_places, users_frame
 from nearpeak.diagnose.run_facts import PlaceFacts, RunFacts
 from nearpeak.forecast import Interval
@@ -16,6 +16,11 @@ __all__ = ["SMALLEST_WAIT", "InputWait", "input_wait"]
 
 SMALLEST_WAIT = 0.05
 """Of the step: XProf calls waiting for input moderate from 5 %; below, the loader's own hand-over takes as much."""
+HAND_OVER = 0.2
+"""Taking a batch from a worker costs its copy through shared memory and a wake-up, up to this share of a short step;
+more workers do not change that."""
+BEHIND = 0.7
+"""Workers whose fetching takes less than this part of the step have time to spare."""
 MAIN_PART = 0.5
 """A cause that explains half of the wait, or half of the samples met in fetching, is the one that is told."""
 TOKENISING_PART = 0.3
@@ -30,7 +35,7 @@ SLOWEST_PACE = 0.2
 FETCHING = "torch/utils/data/_utils/fetch.py"
 """In torch, both the dataset and the collator are called from here."""
 
-Cause = Literal["restarts", "tokenising", "collator", "storage", "no_workers", "few_workers", "processing"]
+Cause = Literal["restarts", "tokenising", "collator", "storage", "no_workers", "few_workers", "processing", "bursts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,10 @@ def input_wait(facts: Facts) -> InputWait | None:
     fetch_ms = _fetch_ms(run, workers)
     blocked = _blocked_share(run, workers, fetch_ms)
     cause, part = _cause(run, wait_ms, workers, blocked)
+    if cause in ("few_workers", "processing") and not _is_behind(run, workers, fetch_ms):
+        if wait_ms / run.mean_step_ms < HAND_OVER:
+            return None
+        cause = "bursts"
     return InputWait(
         cause=cause,
         wait_ms=wait_ms,
@@ -106,7 +115,7 @@ def input_wait(facts: Facts) -> InputWait | None:
 
 def gain_without(wait: InputWait) -> Interval:
     """The part of the fetching that is the cause is left out, and the wait shrinks with it."""
-    return gain_of(wait.share * min(1.0, max(wait.place_share, MAIN_PART)), HIDDEN_INPUT)
+    return gain_of(wait.share * min(1.0, max(wait.place_share, MAIN_PART)), LEFT_OUT_INPUT)
 
 
 def _cause(run: RunFacts, wait_ms: float, workers: int, blocked: float | None) -> tuple[Cause, float]:
@@ -176,6 +185,11 @@ def _is_saturated(run: RunFacts) -> bool:
     cpu_ms, cores = _cpu_ms(run), run.process.cores
     busy = bool(cpu_ms and cores and cpu_ms * len(run.ranks) >= SATURATED * cores * run.mean_step_ms)
     return busy or bool(cores and (run.process.loader_workers or 0) >= 2 * cores)
+
+
+def _is_behind(run: RunFacts, workers: int, fetch_ms: float | None) -> bool:
+    """The workers together take about as long for a step's batches as the step, or longer. Unknown is taken for yes."""
+    return fetch_ms is None or not workers or fetch_ms / workers >= BEHIND * run.mean_step_ms
 
 
 def _is_tokenising(place: PlaceFacts) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from nearpeak.diagnose.facts import Facts
-from nearpeak.diagnose.gains import Portions, gain_of
-from nearpeak.diagnose.rules._common import costs, percent
+from nearpeak.diagnose.gains import MOST, Portions, gain_of
+from nearpeak.diagnose.rules._common import costs, percent, phase_share
 from nearpeak.diagnose.rules._settings import trainer_argument
 from nearpeak.diagnose.run_facts import RunFacts
 from nearpeak.finding import Finding
+from nearpeak.forecast import Interval
 
 __all__ = ["find"]
 
@@ -15,9 +16,9 @@ SMALLEST_SHARE = 0.10
 """Of the step: the bound of PyTorch's own TensorBoard plugin; XProf tells from 3 %, alarms from 15 %."""
 HIDDEN = Portions(0.1, 0.5, 0.9)
 """Larger buckets, 16-bit gradients and more overlap each hide a part; the last bucket is never hidden."""
-LEFT_OUT = Portions(0.4, 0.85, 1.15)
+LEFT_OUT_WORST, LEFT_OUT_LIKELY = 0.4, 1.0
 """An exchange that is not made is saved; the one that stays grows, as it finds less compute to hide behind. Best case:
-its own copies into buckets vanish as well, which the ranks' waiting does not show."""
+what it did beside the backward pass (copies into buckets, threads of its own) goes as well, at most that whole pass."""
 
 
 def find(facts: Facts) -> list[Finding]:
@@ -60,6 +61,8 @@ def _exchanges_each_micro_batch(run: RunFacts) -> bool:
 def _each_micro_batch(facts: Facts, run: RunFacts, share: float) -> Finding:
     parts = run.per_step["exchanges"]
     needless = share * (parts - 1) / parts
+    backward = phase_share(run, "backward") + phase_share(run, "communication")
+    best = min(MOST, max(needless, backward * (parts - 1) / parts))
     change = trainer_argument(
         run,
         transformers="TrainingArguments(gradient_accumulation_steps=…) with accelerate, which exchanges once an update",
@@ -72,10 +75,10 @@ def _each_micro_batch(facts: Facts, run: RunFacts, share: float) -> Finding:
         f"Gradients are exchanged after each of {parts:.0f} micro-batches, once an update is enough: "
         f"{percent(needless)} of the step",
         facts,
-        gain_of(min(needless, 0.98), LEFT_OUT),
+        Interval(LEFT_OUT_WORST * needless, min(MOST, LEFT_OUT_LIKELY * needless), best),
         remedy=f"{change}: `no_sync` is missing. The gradient of the update stays the same.",
         verify="Run again: one exchange an update, and the share of communication lower.",
-        formula="exposed communication × (n − 1) ÷ n × 0.4 to 1.15, likely 0.85",
+        formula="(n − 1) ÷ n × exposed communication, low 0.4 of it, high with the whole backward pass",
         communication_share=share,
         exchanges_per_step=parts,
         micro_batches_per_step=run.micro_batches_per_step,

@@ -24,7 +24,7 @@ def find(facts: Facts) -> list[Finding]:
             remedy=f"Build the batch from whole tensors, not number by number{at(wait.place)}: torch.stack or "
             "torch.nn.utils.rnn.pad_sequence over the samples' tensors; let the dataset return tensors.",
             verify="Run again: the phase `input` must fall, and few samples of it be inside the collator.",
-            formula="wait ÷ step × the collator's share of the fetching × 0.35 to 1.0, likely 0.75",
+            formula="wait ÷ step × the collator's share of the fetching × 0.4 to 1.25, likely 0.85",
             input_ms=wait.wait_ms,
             step_ms=wait.step_ms,
             fetch_ms=wait.fetch_ms,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from nearpeak.diagnose.facts import Facts
-from nearpeak.diagnose.gains import HIDDEN_INPUT, gain_of
+from nearpeak.diagnose.gains import MOST
 from nearpeak.diagnose.rules._common import costs, percent
-from nearpeak.diagnose.rules._input import input_wait, restart_ms
+from nearpeak.diagnose.rules._input import InputWait, input_wait, restart_ms
 from nearpeak.diagnose.rules._settings import loader
 from nearpeak.finding import Finding
+from nearpeak.forecast import Interval
 
 __all__ = ["find"]
 
@@ -25,11 +26,11 @@ def find(facts: Facts) -> list[Finding]:
             f"{wait.wait_ms:.1f} ms ({percent(wait.share)}) of each step wait for input: the {wait.workers} workers "
             "are started anew for each epoch",
             facts,
-            gain_of(wait.share, HIDDEN_INPUT),
+            _gain(facts, wait),
             remedy=f"{loader(run, num_workers=wait.workers, persistent_workers=True)}: the workers then live as long "
             "as the loader. Make the loader once, outside the loop over epochs.",
             verify="Run again: one start of workers in all, and the phase `input` below 5 % of the step.",
-            formula="wait ÷ step × 0.35 to 1.0, likely 0.75",
+            formula="low half of wait ÷ step, likely all of it, high 1 − 0.8 × median ÷ mean of the steps",
             input_ms=wait.wait_ms,
             step_ms=wait.step_ms,
             starts=run.events["loader_start"].count,
@@ -38,3 +39,10 @@ def find(facts: Facts) -> list[Finding]:
             persistent_workers=run.process.persistent_workers,
         )
     ]
+
+
+def _gain(facts: Facts, wait: InputWait) -> Interval:
+    """Starting and ending workers takes cores from the step as well: the median step, which follows no start, shows by
+    how much at best."""
+    usual = (facts.step_ms or wait.step_ms) / wait.step_ms
+    return Interval(wait.share / 2, wait.share, min(MOST, max(wait.share, 1 - 0.8 * usual)))

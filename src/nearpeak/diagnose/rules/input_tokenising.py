@@ -25,7 +25,7 @@ def find(facts: Facts) -> list[Finding]:
             remedy="Tokenise once, before training: dataset = dataset.map(tokenize, batched=True), and let the "
             "collator only pad. Padding to the batch's longest stays possible: DataCollatorWithPadding(tokenizer).",
             verify="Run again: the phase `input` must fall, and no sample of it be inside the tokeniser.",
-            formula="wait ÷ step × the share of tokenising in the fetching (at least half) × 0.35 to 1.0, likely 0.75",
+            formula="wait ÷ step × the share of tokenising in the fetching (at least half) × 0.4 to 1.25, likely 0.85",
             input_ms=wait.wait_ms,
             step_ms=wait.step_ms,
             fetch_ms=wait.fetch_ms,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nearpeak.diagnose.facts import Facts
+from nearpeak.diagnose.gains import Portions, gain_of
 from nearpeak.diagnose.rules._common import at, costs, percent
 from nearpeak.diagnose.rules._input import InputWait, input_wait
 from nearpeak.diagnose.rules._settings import loader
@@ -10,12 +11,17 @@ from nearpeak.finding import Finding
 
 __all__ = ["find"]
 
+IN_BURSTS = Portions(0.0, 0.4, 0.9)
+"""A store helps against batches that vary, not against what their hand-over takes."""
+
 
 def find(facts: Facts) -> list[Finding]:
     """The wait would vanish behind the step if batches were prepared beside it."""
     wait = input_wait(facts)
-    if wait is None or wait.cause not in ("no_workers", "few_workers"):
+    if wait is None or wait.cause not in ("no_workers", "few_workers", "bursts"):
         return []
+    if wait.cause == "bursts":
+        return [_bursts(facts, wait)]
     workers = wait.workers_needed()
     if workers <= wait.workers:
         workers = wait.workers + 1
@@ -40,6 +46,26 @@ def find(facts: Facts) -> list[Finding]:
             cores=wait.cores,
         )
     ]
+
+
+def _bursts(facts: Facts, wait: InputWait) -> Finding:
+    prefetched = (facts.run.process.loader_prefetch_factor if facts.run else None) or 2
+    return costs(
+        "input",
+        f"{wait.wait_ms:.1f} ms ({percent(wait.share)}) of each step wait for input though the {wait.workers} workers "
+        "have time to spare: batches come in bursts",
+        facts,
+        gain_of(wait.share, IN_BURSTS),
+        remedy=f"{loader(facts.run, prefetch_factor=4 * prefetched)}, now {prefetched}: a larger store evens out "
+        "batches that take longer than others. Large batches: hand over fewer, larger tensors.",
+        verify="Run again: the phase `input` must fall.",
+        formula="wait ÷ step × 0 to 0.9, likely 0.4",
+        input_ms=wait.wait_ms,
+        step_ms=wait.step_ms,
+        fetch_ms=wait.fetch_ms,
+        workers=wait.workers,
+        prefetch_factor=prefetched,
+    )
 
 
 def _title(wait: InputWait) -> str:

@@ -51,8 +51,9 @@ def find(facts: Facts) -> list[Finding]:
 
 
 def _share(run: RunFacts) -> float:
-    on_device_ms = run.per_step.get("device_optimizer_ms", 0.0)
-    return max(on_device_ms, run.phase_ms.get("optimizer", 0.0) if run.on_host else 0.0) / run.mean_step_ms
+    """On the device's clock where it was read: the host's also holds what it waits for there."""
+    on_host_ms = run.phase_ms.get("optimizer", 0.0)
+    return run.per_step.get("device_optimizer_ms", on_host_ms) / run.mean_step_ms
 
 
 def _remedy(run: RunFacts) -> str:

@@ -6,7 +6,7 @@ from nearpeak.diagnose.facts import Facts
 from nearpeak.diagnose.gains import MOST
 from nearpeak.diagnose.rules._common import costs, evidence, percent, phase_share
 from nearpeak.diagnose.rules._settings import trainer_argument
-from nearpeak.diagnose.rules._work import SMALL_OPERATION_MS, operation_ms
+from nearpeak.diagnose.rules._work import is_mostly_start_up, operation_ms
 from nearpeak.diagnose.run_facts import RunFacts
 from nearpeak.finding import Finding
 from nearpeak.forecast import Interval
@@ -15,9 +15,8 @@ __all__ = ["find"]
 
 USED_PART = 0.5
 """Of the device's memory at the peak: below, twice the micro-batch fits, as weights and optimizer do not grow."""
-STARVED = 0.5
 PASSES = ("forward", "backward")
-PART_OF_OVERHEAD = (0.35, 0.8, 1.02)
+PART_OF_OVERHEAD = (0.35, 0.85, 1.05)
 """Of the time that micro-batches take beyond the first: how much is start-up of operations and not arithmetic."""
 
 
@@ -31,21 +30,21 @@ def find(facts: Facts) -> list[Finding]:
 
 
 def _is_small(run: RunFacts) -> bool:
-    if run.on_host is None:
+    passes = sum(phase_share(run, phase) for phase in PASSES)
+    if run.on_host is None or passes < USED_PART or not is_mostly_start_up(run):
         return False
-    if run.on_host:
-        taken_ms = operation_ms(run)
-        passes = sum(phase_share(run, phase) for phase in PASSES)
-        several = (run.micro_batches_per_step or 1.0) >= 2
-        return several and passes >= USED_PART and taken_ms is not None and taken_ms < SMALL_OPERATION_MS
-    return run.per_step.get("starved_share", 0.0) >= STARVED and _has_room(run)
+    if (run.micro_batches_per_step or 1.0) >= 2:
+        return run.on_host or _has_room(run) is not False
+    return not run.on_host and bool(_has_room(run))
 
 
-def _has_room(run: RunFacts) -> bool:
+def _has_room(run: RunFacts) -> bool | None:
+    """None where the memory of the device was not read."""
     device = next((each for each in run.readings if each.device == (run.process.device_index or 0)), None)
     peak = run.per_step.get("peak_bytes")
-    known = device is not None and device.memory_total_bytes and peak is not None
-    return bool(known and device and peak and peak < USED_PART * (device.memory_total_bytes or 0))
+    if device is None or not device.memory_total_bytes or peak is None:
+        return None
+    return peak < USED_PART * device.memory_total_bytes
 
 
 def _accumulated(facts: Facts, run: RunFacts, parts: int) -> Finding:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from nearpeak.diagnose.facts import Facts
-from nearpeak.diagnose.gains import Portions, gain_of
-from nearpeak.diagnose.rules._common import costs, percent
+from nearpeak.diagnose.gains import MOST, Portions, gain_of
+from nearpeak.diagnose.rules._common import around_reads_ms, costs, percent, users_frame
 from nearpeak.diagnose.rules._settings import trainer_argument
 from nearpeak.diagnose.run_facts import PlaceFacts, RunFacts
 from nearpeak.finding import Finding
+from nearpeak.forecast import Interval
 
 __all__ = ["find"]
 
 SMALLEST_SHARE = 0.03
 EVERY_STEP = 1.0
-RARELY_READ = Portions(0.6, 0.95, 1.5)
-"""Reading every fiftieth step leaves 2 %. More than the reads may come back: what is made of the values (lists, sums in
-Python) goes with them, which is why the best case is above their own time."""
+RARELY_READ = Portions(0.6, 1.0, 1.5)
+"""Reading every fiftieth step leaves 2 %; what is made of the values (lists, sums in Python) goes with them. The
+probe's own count of many reads a step stands in that Python too, which is why half of it is taken as likely."""
 BESIDE = Portions(0.3, 0.7, 1.0)
 
 
@@ -25,26 +26,35 @@ def find(facts: Facts) -> list[Finding]:
         return _of_trace(facts)
     run = facts.run
     lost_ms = _lost_ms(facts, run)
-    if run.per_step.get("syncs", 0.0) < EVERY_STEP or lost_ms / run.mean_step_ms < SMALLEST_SHARE:
+    slight = lost_ms + around_reads_ms(run) < SMALLEST_SHARE * run.mean_step_ms
+    if run.per_step.get("syncs", 0.0) < EVERY_STEP or slight:
         return []
-    share = lost_ms / run.mean_step_ms
+    around_ms = around_reads_ms(run)
+    share = (lost_ms + around_ms) / run.mean_step_ms
     place = _place(run)
     return [
         costs(
             "sync",
             f"{run.per_step['syncs']:.0f} values a step are read from tensors{f' at {place}' if place else ''}: "
-            f"{lost_ms:.1f} ms ({percent(share)}) of each step",
+            f"{lost_ms + around_ms:.1f} ms ({percent(share)}) of each step",
             facts,
-            gain_of(min(share, 0.98), RARELY_READ),
+            _gain(run, lost_ms, around_ms),
             remedy=_remedy(run, place),
             verify="Run again: fewer than one synchronisation a step, and the step shorter by their time.",
-            formula="time of the reads ÷ step × 0.6 to 1.5, likely 0.95",
+            formula="low 0.6 × time of the reads ÷ step, likely with half of the Python on their lines, "
+            "high 1.5 × reads with all of it",
+            around_reads_ms=around_ms,
             syncs_per_step=run.per_step["syncs"],
             sync_ms=run.per_step.get("sync_ms"),
             lost_ms=lost_ms,
             step_ms=run.mean_step_ms,
         )
     ]
+
+
+def _gain(run: RunFacts, lost_ms: float, around_ms: float) -> Interval:
+    low, likely, high = RARELY_READ.low * lost_ms, lost_ms + around_ms / 2, RARELY_READ.high * lost_ms + around_ms
+    return Interval(*(min(MOST, each / run.mean_step_ms) for each in (low, likely, high)))
 
 
 def _lost_ms(facts: Facts, run: RunFacts) -> float:
@@ -58,8 +68,6 @@ def _lost_ms(facts: Facts, run: RunFacts) -> float:
 
 
 def _place(run: RunFacts) -> str | None:
-    from nearpeak.diagnose.rules._common import users_frame
-
     known: list[PlaceFacts] = [place for place in run.places if place.phase == "sync"]
     if not known:
         return None
