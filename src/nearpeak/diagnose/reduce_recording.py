@@ -93,7 +93,7 @@ def _told_of_others(groups: list[_Group], judged: _Group) -> list[str]:
 def _facts(recording: Recording, group: _Group, skipped: int, unknown: list[str]) -> Facts:
     run = _run_facts(recording, group, skipped)
     breakdowns, gaps = _breakdowns(run, group.columns, recording)
-    unknown += [sentence for sentence in gaps if sentence not in unknown]
+    unknown += list(dict.fromkeys(gaps))
     unknown += crowded(run)
     numbers = group.columns[0].numbers
     return Facts(

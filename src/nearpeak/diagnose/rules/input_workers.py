@@ -37,7 +37,7 @@ def find(facts: Facts) -> list[Finding]:
             else f"{change}; now num_workers={wait.workers}.",
             verify="Run again: the phase `input` must fall below 5 % of the step.",
             formula="1 − max(step without the wait, fetching ÷ workers, all CPU time ÷ cores) ÷ step; "
-            "low 0.4 of it, high the whole wait",
+            "low 0.35 of it, high the whole wait",
             input_ms=wait.wait_ms,
             step_ms=wait.step_ms,
             fetch_ms=wait.fetch_ms,
