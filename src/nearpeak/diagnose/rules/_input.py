@@ -75,7 +75,7 @@ class InputWait:
 
     def gain_with_workers(self, workers: int) -> Interval:
         """The step takes as long as its slowest part: its own work, the fetching spread over workers, all CPU work
-        spread over the cores. What then comes is at least 0.4 of that, as measured; at most the whole wait."""
+        spread over the cores. What then comes is at least 0.35 of that, as measured; at most the whole wait."""
         after_ms = max(self.rest_ms, (self.fetch_ms or 0.0) / workers)
         if self.cpu_ms is not None and self.cores:
             after_ms = max(after_ms, self.cpu_ms / self.cores)
