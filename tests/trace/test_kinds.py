@@ -64,7 +64,9 @@ def test_calls(name: str, kind: Kind) -> None:
         ("aten::copy_", False),
         ("IteratorGetNext", True),
         ("[pl][profile][_TrainingEpochLoop].train_dataloader_next", True),
-        ("## wait_for_batch ##", True),
+        ("## wait_for_batch ##", False),
+        ("torch/utils/data/dataloader.py(733): __next__", True),
+        ("## next_batch ##", False),
     ],
 )
 def test_waiting_for_input(name: str, waits: bool) -> None:

@@ -13,8 +13,8 @@ __all__ = ["host_places"]
 
 MOST_PLACES = 5
 SMALLEST_SHARE = 0.01
-MOST_ROWS = 400_000
-"""Beyond it the few longest are looked at."""
+SHORTEST_SHARE = 1e-4
+"""Shorter calls count as their caller's own time: there may be millions."""
 
 
 def host_places(timeline: Timeline, attribution: Attribution) -> tuple[tuple[str, float], ...]:
@@ -30,10 +30,8 @@ def host_places(timeline: Timeline, attribution: Attribution) -> tuple[tuple[str
         (timeline.lane == lane) & np.isin(timeline.kind, (Kind.PYTHON, Kind.OP, Kind.SPAN, Kind.CALL))
     )
     within_ns = size_within(gaps, timeline.start_ns[rows], timeline.end_ns[rows])
-    rows, within_ns = rows[within_ns > 0], within_ns[within_ns > 0]
-    if len(rows) > MOST_ROWS:
-        longest = np.sort(np.argpartition(-within_ns, MOST_ROWS)[:MOST_ROWS])
-        rows, within_ns = rows[longest], within_ns[longest]
+    worth_telling = within_ns > SHORTEST_SHARE * window_ns
+    rows, within_ns = rows[worth_telling], within_ns[worth_telling]
     own_ns = _own(timeline.start_ns[rows], timeline.end_ns[rows], within_ns)
     by_name = np.bincount(timeline.name[rows], weights=own_ns, minlength=1)
     longest = np.argsort(-by_name)[:MOST_PLACES]

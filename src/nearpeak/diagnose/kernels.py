@@ -64,8 +64,13 @@ class KernelTraits:
         return self.family in PRODUCTS
 
 
+TELLING = 256
+"""Characters of a name that tell; templates go on for thousands."""
+
+
 def traits_of(name: str) -> KernelTraits:
     """What a kernel's name gives away."""
+    name = name[:TELLING]
     family = next((family for family, pattern in FAMILIES if pattern.search(name)), "other")
     product = family in PRODUCTS
     tensor = product and TENSOR_CORES.search(name) is not None and PLAIN_UNITS.search(name) is None

@@ -24,7 +24,7 @@ ELEMENT_BYTES = (
     (re.compile("16|half|short", re.IGNORECASE), 2),
     (re.compile("64|double|long", re.IGNORECASE), 8),
 )
-ON_DEVICE = frozenset({1, 20})
+ON_DEVICE = (1, 20)
 """c10's numbers of CUDA (and HIP, which goes by the same) and HIP proper."""
 
 
@@ -105,17 +105,23 @@ def _text(value: Any) -> str:
 
 def memory_samples_of(events: list[Event]) -> NDArray[np.float64]:
     """Rows of time (µs), device, allocated, reserved; -1 for what is no number. Only readings of a GPU."""
-    rows = [
-        (event.ts, event.args.device_id, event.args.allocated, event.args.reserved)
-        for event in events
-        if event.args is not None and event.args.device_type in ON_DEVICE
-    ]
-    return np.array([[_number(value) for value in row] for row in rows], np.float64).reshape(-1, 4)
+    read = [(event, event.args) for event in events if event.args is not None]
+    read = [(event, arguments) for event, arguments in read if arguments.device_type in ON_DEVICE]
+    columns = (
+        [event.ts for event, _ in read],
+        [arguments.device_id for _, arguments in read],
+        [arguments.allocated for _, arguments in read],
+        [arguments.reserved for _, arguments in read],
+    )
+    return np.stack([_numbers(column) for column in columns], axis=1)
 
 
-def _number(value: Any) -> float:
-    sane = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**60
-    return float(value) if sane else -1.0
+def _numbers(values: list[Any]) -> NDArray[np.float64]:
+    try:
+        found = np.array(values, np.float64)
+    except (ValueError, TypeError, OverflowError):
+        found = np.array([value if isinstance(value, int | float) else -1.0 for value in values], np.float64)
+    return np.where(np.abs(found) < 2.0**60, found, -1.0)
 
 
 def memory_of(parts: list[NDArray[np.float64]], origin_us: float) -> MemorySamples | None:

@@ -22,7 +22,7 @@ GZIP = b"\x1f\x8b"
 def first_bytes(path: Path, count: int) -> bytes:
     """The first bytes of a file, unpacked if it is compressed; fewer where the file is shorter or broken."""
     found = b""
-    for piece in Pieces(path):
+    for piece in Pieces(path, most_bytes=count):
         found += piece
         if len(found) >= count:
             break
@@ -32,8 +32,9 @@ def first_bytes(path: Path, count: int) -> bytes:
 class Pieces:
     """Iterate over it once; `notes` then says what was wrong."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, most_bytes: int = MOST_PIECE_BYTES) -> None:
         self.path = path
+        self._most_bytes = most_bytes
         self.notes: list[str] = []
 
     def __iter__(self) -> Iterator[bytes]:
@@ -51,7 +52,7 @@ class Pieces:
         try:
             for data in compressed:
                 while data:
-                    yield unpack.decompress(data, MOST_PIECE_BYTES)
+                    yield unpack.decompress(data, self._most_bytes)
                     data, within_member = unpack.unconsumed_tail, not unpack.eof
                     if unpack.eof:  # another member may follow: files are appended to and concatenated
                         data = unpack.unused_data.lstrip(b"\0")
