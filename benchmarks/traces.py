@@ -51,8 +51,8 @@ def diagnose() -> Callable[[list[Path]], object]:
     from nearpeak.diagnose.rules import findings
     from nearpeak.trace.formats import read_traces
 
-    for reader in ("kineto", "nsys", "xplane"):
-        import_module(f"nearpeak.trace.{reader}")
+    for module in ("nearpeak.trace.kineto", "nearpeak.trace.nsys", "nearpeak.trace.xplane", "numpy.ma"):
+        import_module(module)
     findings(Facts(source="nothing"))  # imports the rules
 
     def run(paths: list[Path]) -> object:

@@ -96,7 +96,7 @@ def _copies(
 ) -> tuple[dict[str, Spans], Spans]:
     """Exposed copies by route, each cut from those before it: host to device first; and all that is busy with them."""
     is_copy = on_device & (timeline.kind == Kind.COPY)
-    used = np.unique(timeline.name[is_copy])
+    used = timeline.used(timeline.name, is_copy)
     routes = {int(name): _route(timeline.names[name]) for name in used}
     found: dict[str, Spans] = {}
     for route in sorted(set(routes.values()), key=_copy_order):
@@ -136,8 +136,8 @@ def _idle(timeline: Timeline, rows: NDArray[np.intp], busy: Spans, window: tuple
 def _leading_lanes(timeline: Timeline) -> NDArray[np.bool_]:
     """Threads that hand work to the device or hold the steps: others may wait as long as they like."""
     lanes = np.zeros(len(timeline.lanes), bool)
-    lanes[np.unique(timeline.lane[timeline.kind == Kind.LAUNCH])] = True
-    waiting = np.unique(timeline.lane[timeline.kind == Kind.INPUT])
+    lanes[timeline.used(timeline.lane, timeline.kind == Kind.LAUNCH)] = True
+    waiting = timeline.used(timeline.lane, timeline.kind == Kind.INPUT)
     if not lanes[waiting].any():
         lanes[waiting] = True
     return lanes if lanes.any() else np.ones(len(timeline.lanes), bool)

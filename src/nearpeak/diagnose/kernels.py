@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = ["KernelTraits", "traits_of"]
 
@@ -68,6 +69,7 @@ TELLING = 256
 """Characters of a name that tell; templates go on for thousands."""
 
 
+@lru_cache(maxsize=8192)
 def traits_of(name: str) -> KernelTraits:
     """What a kernel's name gives away."""
     name = name[:TELLING]

@@ -81,7 +81,7 @@ def step_number(name: str) -> int | None:
 
 def copy_route(name: str) -> str:
     """``HtoD``, ``DtoH``, ``DtoD``, ``PtoP``, ``HtoH``; ``unknown`` where the name does not say."""
-    match = ROUTE.search(name)
+    match = ROUTE.search(name[:TELLING])
     if match is None:
         return "unknown"
     if match.group(1):

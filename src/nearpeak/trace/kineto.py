@@ -4,6 +4,7 @@ chunk, and no event object lives longer than its chunk."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,7 @@ HOST_RANGES = {
 DEVICE_KERNELS = frozenset({"kernel", "concurrent_kernel", "gpu_memset", "memset", "gpu_op", "hip_kernel"})
 
 
+@lru_cache(maxsize=8192)  # ranks of one job run the same kernels
 def _kind(category: str, name: str) -> int:
     """Categories were renamed with the versions: `Kernel` and `kernel`, `Runtime` and `cuda_runtime`."""
     if category in DEVICE_KERNELS:

@@ -35,8 +35,7 @@ def _marked(timeline: Timeline) -> Steps | None:
     rows = rows[timeline.duration_ns[rows] > 0]
     if not len(rows):
         return None
-    lanes, counts = np.unique(timeline.lane[rows], return_counts=True)
-    rows = rows[timeline.lane[rows] == lanes[np.argmax(counts)]]
+    rows = rows[timeline.lane[rows] == np.bincount(timeline.lane[rows]).argmax()]
     number = np.array([numbers[name] for name in timeline.name[rows]], np.int64)
     return _disjoint(number, timeline.start_ns[rows], timeline.end_ns[rows], None)
 

@@ -169,8 +169,13 @@ class Timeline:
 
     def busy_devices(self) -> tuple[int, ...]:
         """Devices that computed, exchanged or copied, ascending."""
-        worked = self.kind <= Kind.COPY
-        return tuple(int(device) for device in np.unique(self.lane_devices()[self.lane[worked]]) if device >= 0)
+        lanes = self.used(self.lane, self.kind <= Kind.COPY)
+        return tuple(sorted({int(device) for device in self.lane_devices()[lanes] if device >= 0}))
+
+    @staticmethod
+    def used(column: NDArray[np.int32], chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Distinct numbers of lanes or names among chosen rows, ascending; counting is faster than sorting."""
+        return np.flatnonzero(np.bincount(column[chosen], minlength=1))
 
     def rows(self, *kinds: Kind, device: int | None = None) -> NDArray[np.intp]:
         """Row numbers of events of these kinds, on one device if given, in order of start."""
