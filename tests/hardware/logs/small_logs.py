@@ -1,6 +1,8 @@
 # ruff: noqa: E501
 """Small logs made for the tests: each as its tool prints it, of devices that do not exist."""
 
+__all__ = ["CSV", "QUERY", "XML", "DMON", "DMON_CSV", "PMON", "TABLE", "APPS", "PROMETHEUS", "GRAFANA", "ROCM"]
+
 CSV = """\
 timestamp, index, name, uuid, utilization.gpu [%], memory.used [MiB], memory.total [MiB], power.draw [W], temperature.gpu
 2026/03/01 10:00:00.000, 0, NVIDIA A100-SXM4-40GB, GPU-aaaa, 97 %, 38000 MiB, 40960 MiB, 390.10 W, 61

@@ -101,6 +101,8 @@ def _gaps(drafts: list[Draft], indices: list[int], moments: list[int]) -> list[L
     streams: dict[str, list[int]] = defaultdict(list)
     whose: dict[str, int] = {}
     for draft, index, moment in zip(drafts, indices, moments, strict=True):
+        if draft.at_ns is None:  # its time is assumed, and so would its gaps be
+            continue
         stream = streams[draft.source]
         if whose.setdefault(draft.source, index) == index and (not stream or moment > stream[-1]):
             stream.append(moment)

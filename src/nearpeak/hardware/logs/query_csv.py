@@ -58,17 +58,16 @@ def read_header(line: str, below: str = "") -> Header | None:
     if len(line) > 100_000 or (not line[:1].isalpha() and line[:1] not in "\"'["):
         return None
     delimiter = max(",;\t", key=line.count)
-    columns = [_COLUMN.match(cell.strip().strip('"')) for cell in line.split(delimiter)]
-    if not all(columns):
-        return None
-    found = [match for match in columns if match is not None]
-    names = tuple(match[1] for match in found)
+    cells = [cell.strip().strip('"') for cell in line.split(delimiter)]
+    columns = [_COLUMN.match(cell) for cell in cells]
+    names = tuple(match[1] if match else cell[:100] for match, cell in zip(columns, cells, strict=True))
     known = sum(map(_is_known, map(normalised, names)))
-    if known == 0 or known < _LEAST_KNOWN * len(names):
+    odd = columns.count(None)
+    if known == 0 or known < _LEAST_KNOWN * len(names) or (odd and (known < 2 or odd * 4 > len(names))):
         return None
     if len(names) == 1 and parse_cell(below).number is None and parse_time(below) is None:
         return None
-    return Header(names, tuple(match[2] for match in found), delimiter)
+    return Header(names, tuple(match[2] if match else None for match in columns), delimiter)
 
 
 def _is_known(name: str) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 from nearpeak.hardware.logs.draft import Draft
+from nearpeak.hardware.logs.names import normalised
 from nearpeak.hardware.logs.parts import Parts, process_use
 
 __all__ = ["take_table"]
 
-_VERSIONS = re.compile(r"NVIDIA-SMI\s+(\S+)\s+Driver Version:\s*(\S+)(?:\s+CUDA Version:\s*(\S+))?")
+_TITLE = re.compile(r"NVIDIA-SMI\s+(\S+)")
+_VERSION = re.compile(r"(\w+(?: \w+)*) Version:\s*(\S+)")
 _FIRST = re.compile(r"^(\d{1,3})\s+(\S.*?)\s+(\S+)$")
 _SECOND = re.compile(r"^(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s*/\s*(\S.*)$")
 _BUS = re.compile(r"^([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*(\S+)?$")
@@ -62,9 +64,9 @@ class _Table:
     def take(self, line: str) -> None:
         """One line between bars."""
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if match := _VERSIONS.search(line):
-            self._common = {"driver_version": match[2], "nvidia_smi_version": match[1]}
-            self._common.update({"cuda_version": match[3]} if match[3] else {})
+        if match := _TITLE.search(line):
+            versions = {f"{name} version": number for name, number in _VERSION.findall(line)}
+            self._common = {"nvidia_smi_version": match[1], **{normalised(k): v for k, v in versions.items()}}
         elif "Processes:" in line or line.startswith(("| MIG devices", "|===")):
             self._open(line)
         elif "Persistence-M" in line:
