@@ -65,3 +65,26 @@ def test_what_cannot_be_reported_is_said(run: Path, tmp_path: Path, capsys: pyte
     assert "holds 2 recordings" in capsys.readouterr().err
     assert main(["report", str(run), "--html", str(tmp_path / "no" / "page.html")]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_device_log_is_reported_as_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, page = tmp_path / "gpu.csv", tmp_path / "page.html"
+    rows = "".join(
+        f"2026/03/01 10:00:{n:02}.000, 0, NVIDIA L4, {0 if n % 2 else 99} %, 20000 MiB, 23034 MiB\n" for n in range(60)
+    )
+    log.write_text("timestamp, index, name, utilization.gpu [%], memory.used [MiB], memory.total [MiB]\n" + rows)
+    assert main(["report", str(log)]) == 0
+    assert "full memory is no" in " ".join(capsys.readouterr().out.split())
+    assert main(["report", str(log), "--html", str(page)]) == 0
+    assert "NVIDIA L4" in page.read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main(["report", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["devices"][0]["idle_share"] == 0.5
+    assert main(["diagnose", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"][0]["kind"] == "idle"
+
+
+def test_a_file_that_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("nothing of the kind")
+    assert main(["report", str(tmp_path / "notes.txt")]) == 1
+    assert "no readings of devices" in capsys.readouterr().err

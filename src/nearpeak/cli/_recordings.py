@@ -19,10 +19,27 @@ MOST_NAMED = 5
 
 
 def find_run(path: Path | None) -> Recording:
-    """The recording in this folder; without a name the newest under `nearpeak-runs/`."""
+    """The recording in this folder, or the log in this file; without a name the newest under `nearpeak-runs/`."""
     from nearpeak.recording import Recording
 
+    if path is not None and path.is_file() and path.name != DATABASE:
+        return _of_log(path)
     return Recording(_newest() if path is None else _only_below(path))
+
+
+def _of_log(path: Path) -> Recording:
+    """A device log as a recording, which lasts as long as the command does."""
+    import atexit
+    import shutil
+    import tempfile
+
+    from nearpeak.diagnose.device_log import record_log
+    from nearpeak.hardware.logs.log import read_log
+
+    log = read_log(path)
+    folder = tempfile.mkdtemp(prefix="nearpeak-log-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return record_log(log, folder)
 
 
 def refuse_overwriting(option: str, path: Path | None, *, force: bool) -> None:

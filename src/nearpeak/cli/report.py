@@ -28,8 +28,8 @@ def command(
 ) -> None:
     """Say what held the recorded RUN back, and what to do.
 
-    RUN is the folder of a recording; without it the newest in nearpeak-runs/ is taken. A run that still goes on, or
-    was killed, is reported as far as it was recorded.
+    RUN is the folder of a recording, or a log of nvidia-smi and the like; without it the newest in nearpeak-runs/ is
+    taken. A run that still goes on, or was killed, is reported as far as it was recorded.
     """
     from nearpeak.diagnose.recorded import diagnose_recording
     from nearpeak.report import terminal

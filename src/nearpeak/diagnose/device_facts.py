@@ -99,6 +99,8 @@ class DeviceFacts:
     """Mean."""
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
+    rated_power_w: float | None = None
+    """Of the model, where no reading names a limit: shares of power are then of this."""
 
     narrow: Share = Share()
     """Fewer lanes than device and slot can use, under load."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from nearpeak.diagnose import device_limits as limits
 from nearpeak.diagnose.device_facts import DeviceFacts, HostFacts, Share
+from nearpeak.hardware.gpu import Gpu
+from nearpeak.hardware.gpu_table import gpu_of
 from nearpeak.hardware.host_reading import HostReading
 from nearpeak.hardware.reading import Device, Reading
 
@@ -20,12 +22,12 @@ def reduce_readings(
     readings: Iterable[Reading], devices: Iterable[Device] = (), *, source: str
 ) -> tuple[DeviceFacts, ...]:
     """Facts of every device, in the order of their numbers. `source` names the readings in evidence."""
-    names = {device.key: device.name for device in devices}
+    known = {device.key: device for device in devices}
     by_device: dict[str, list[Reading]] = {}
     for reading in readings:
         by_device.setdefault(reading.key, []).append(reading)
     ordered = sorted(by_device.items(), key=lambda item: (item[1][0].device, item[1][0].mig or -1))
-    return tuple(device_facts(members, name=names.get(key), source=source) for key, members in ordered)
+    return tuple(device_facts(members, known.get(key), source=source) for key, members in ordered)
 
 
 def host_facts(readings: Sequence[HostReading]) -> HostFacts:
@@ -42,14 +44,15 @@ def host_facts(readings: Sequence[HostReading]) -> HostFacts:
     )
 
 
-def device_facts(readings: Sequence[Reading], *, name: str | None = None, source: str) -> DeviceFacts:
-    """Of one device; its readings in time."""
+def device_facts(readings: Sequence[Reading], device: Device | None = None, *, source: str) -> DeviceFacts:
+    """Of one device; its readings in time. What they lack of size and power is taken from the table of models."""
     first = readings[0]
+    gpu = None if device is None or device.mig is not None else gpu_of(device)
     span_s = (readings[-1].at_ns - first.at_ns) / NS
-    reduced = _Reduced(readings)
+    reduced = _Reduced(readings, gpu)
     return DeviceFacts(
         key=first.key,
-        name=name,
+        name=None if device is None else device.name,
         source=f"{len(readings)} readings of device {first.key} in {source}",
         readings=len(readings),
         span_s=span_s if span_s > 0 else None,
@@ -74,11 +77,15 @@ def _busy(reading: Reading) -> float | None:
 class _Reduced:
     """Reductions that share what they look at."""
 
-    def __init__(self, readings: Sequence[Reading]) -> None:
+    def __init__(self, readings: Sequence[Reading], gpu: Gpu | None) -> None:
         self._all = readings
         self._busy = [(r, busy) for r in readings if (busy := _busy(r)) is not None]
         self._total = next((r.memory_total_bytes for r in readings if r.memory_total_bytes), None)
-        self._limit = next((r.power_limit_w for r in reversed(readings) if r.power_limit_w), None)
+        self._set_limit = next((r.power_limit_w for r in reversed(readings) if r.power_limit_w), None)
+        self._rated = None if gpu is None or self._set_limit else gpu.max_power_w
+        self._limit = self._set_limit or self._rated
+        if self._total is None and gpu is not None:
+            self._total = gpu.memory_bytes
         self._full = [r for r, busy in self._busy if busy >= limits.BUSY_PERCENT]
 
     def _memory_share(self, reading: Reading) -> float | None:
@@ -152,7 +159,8 @@ class _Reduced:
             "at_power_limit": Share(sum(near), len(near)),
             "most_power_share": max((s for r in self._all if (s := self._power_share(r)) is not None), default=None),
             "power_w": _mean([r.power_w for r in self._all if r.power_w is not None]),
-            "power_limit_w": self._limit,
+            "power_limit_w": self._set_limit,
+            "rated_power_w": self._rated,
             "power_limit_default_w": _last(self._all, "power_limit_default_w"),
         }
 

@@ -9,13 +9,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from nearpeak.diagnose.breakdown import Breakdown
+from nearpeak.diagnose.device_facts import DeviceFacts
 from nearpeak.diagnose.diagnosis import Diagnosis
 from nearpeak.finding import Evidence, Finding
 from nearpeak.report import terminal
 from nearpeak.report.figures import duration_text, figure_text, gain_text, name_text, share_text
 from nearpeak.report.wording import Part, folded_text, parts, subline, verdict
 
-__all__ = ["print_breakdown", "print_diagnosis", "print_findings", "print_unknown"]
+__all__ = ["print_breakdown", "print_devices", "print_diagnosis", "print_findings", "print_unknown"]
 
 BAR_WIDTH = 60
 # Told apart by shape where there is no colour: fuller means nearer to the device's work.
@@ -44,6 +45,7 @@ def print_diagnosis(diagnosis: Diagnosis, *, heading: str | None = None, file: I
         terminal.write(Text(line), out)
     if diagnosis.facts.breakdown is not None:
         print_breakdown(diagnosis.facts.breakdown, diagnosis.facts.step_ms, file=out)
+    print_devices(diagnosis.facts.devices, file=out)
     print_findings(diagnosis, file=out)
     print_unknown(diagnosis.unknown, file=out)
 
@@ -60,6 +62,23 @@ def print_breakdown(breakdown: Breakdown, step_ms: float | None = None, *, file:
     name_width = max(len(part.name) for part in shown)
     for part in shown:
         terminal.write(Padding(_legend_line(part, name_width), (0, 0, 0, 2)), out)
+
+
+def print_devices(devices: tuple[DeviceFacts, ...], *, file: IO[str] | None = None) -> None:
+    """A line a device: what its readings come to."""
+    out = file or sys.stdout
+    if devices:
+        out.write("\n")
+    for device in devices:
+        known = (
+            ("busy", device.busy_percent, "percent"),
+            ("power", device.power_w, "w"),
+            ("most memory", device.memory_used_bytes, "bytes"),
+        )
+        said = [f"{what} {figure_text(f'_{unit}', value)}" for what, value, unit in known if value is not None]
+        line = Text(f"{device.label}: ")
+        line.append(", ".join([*said, f"{device.readings} readings"]), style="dim")
+        terminal.write(Padding(line, (0, 0, 0, 2)), out)
 
 
 def print_findings(diagnosis: Diagnosis, *, file: IO[str] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nearpeak.diagnose.breakdown import Breakdown
+from nearpeak.diagnose.device_facts import DeviceFacts
 from nearpeak.diagnose.diagnosis import Diagnosis
 from nearpeak.finding import Finding
 from nearpeak.forecast import Interval
@@ -27,7 +28,26 @@ def diagnosis_document(diagnosis: Diagnosis, *, source: str | None = None, **mor
         "findings": [finding_document(each) for each in diagnosis.findings],
         "folded": [finding_document(each) for each in diagnosis.folded],
         "unknown": list(diagnosis.unknown),
+        **({"devices": [device_document(each) for each in facts.devices]} if facts.devices else {}),
         **more,
+    }
+
+
+def device_document(device: DeviceFacts) -> dict[str, Any]:
+    """What readings say of a device over the time that was watched; shares are 0 to 1, unknown is None."""
+    return {
+        "device": device.key,
+        "name": device.name,
+        "readings": device.readings,
+        "span_s": device.span_s,
+        "busy_percent": device.busy_percent,
+        "idle_share": device.idle.share if device.idle.of else None,
+        "memory_used_bytes": device.memory_used_bytes,
+        "memory_used_share": device.memory_used_share,
+        "power_w": device.power_w,
+        "power_limit_w": device.power_limit_w,
+        "throttled": {reason: share.share for reason, share in device.throttled.items()},
+        "throttled_s": device.throttled_s,
     }
 
 

@@ -77,6 +77,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     if diagnosis.findings:
         return diagnosis.findings[0].title.rstrip(".") + "."
     if diagnosis.facts.breakdown is None:
+        if diagnosis.facts.devices:
+            return "Nothing is amiss in the readings of the devices."
         return "What was seen does not suffice for a verdict."
     return f"Nothing found that would save {_SMALL} or more of a step."
 

@@ -65,7 +65,8 @@ def _weak(device: DeviceFacts) -> list[Finding]:
     if sm is not None:
         low, shown = sm < LOW_SM_PERCENT, f"only {sm:.0f} % of its multiprocessors have work"
     elif power is not None:
-        low, shown = power < LOW_POWER_SHARE, f"it draws only {percent(power)} of its power limit"
+        whole = "power limit" if device.rated_power_w is None else "rated power"
+        low, shown = power < LOW_POWER_SHARE, f"it draws only {percent(power)} of its {whole}"
     else:
         return []
     if not low:
@@ -79,6 +80,7 @@ def _weak(device: DeviceFacts) -> list[Finding]:
                 busy_readings=device.busy.count,
                 busy_sm_percent=sm,
                 busy_power_share=power,
+                rated_power_w=device.rated_power_w,
                 busy_clock_share=device.busy_clock_share,
                 busy_tensor_percent=device.busy_tensor_percent,
             ),

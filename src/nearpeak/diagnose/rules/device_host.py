@@ -21,6 +21,8 @@ WORKS_PERCENT = 5.0
 def find(facts: Facts) -> list[Finding]:
     """Python feeds a device from one thread; where that core is full and others are free, it is the limit."""
     host = facts.host
+    if facts.run is not None:  # its own rules know which of the host's work it is
+        return []
     if host is None or host.one_core.of < LEAST_READINGS or host.one_core.share < LEAST_SHARE:
         return []
     waiting = [d for d in facts.devices if WORKS_PERCENT < (d.busy_percent or 0.0) < BUSY_ENOUGH_PERCENT]

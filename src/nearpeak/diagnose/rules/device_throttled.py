@@ -156,8 +156,8 @@ def _gain(device: DeviceFacts, share: float) -> Interval | None:
 
 def _at_limit(device: DeviceFacts) -> list[Finding]:
     near = device.at_power_limit
-    if near.count < LEAST_READINGS or near.share < MOST_AT_LIMIT:
-        return []
+    if device.rated_power_w is not None or near.count < LEAST_READINGS or near.share < MOST_AT_LIMIT:
+        return []  # a limit that nobody read may be another one
     return [
         Finding(
             kind="throttled",
