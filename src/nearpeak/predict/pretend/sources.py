@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def subject_of(request: CaptureRequest, fake: FakeTensorMode) -> Subject:
     """Build the model, without data, and say how it is trained."""
+    request = replace(request, model=request.model.removeprefix(f"{request.kind}/"))
     with building(fake):
         model, batch, loss, optimizer = _SOURCES[request.kind](request)
         model = _adapted(model, request)

@@ -75,6 +75,7 @@ def run_step(subject: Subject, tracker: Tracker, fake: FakeTensorMode) -> StepTr
         if subject.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         tracker.categorise(model.parameters(), "parameters")
+        _place(tracker, model, None)
         tracker.modules.name(model)
         model.train()
         optimizer = subject.optimizer(model)
@@ -82,10 +83,12 @@ def run_step(subject: Subject, tracker: Tracker, fake: FakeTensorMode) -> StepTr
         if subject.micro_batches > 1:
             kept = _forward_and_backward(subject, tracker)  # onto gradients; further ones are like it
         tracker.categorise([parameter.grad for parameter in model.parameters()], "gradients")
+        _place(tracker, model, None)
         for step in (0, 1):
             tracker.enter("optimizer", step)
             _update(subject, optimizer)
             tracker.categorise(_state(optimizer), "optimizer_state")
+            _place(tracker, model, optimizer)
         tracker.enter("zero_grad", 0)
         optimizer.zero_grad(set_to_none=True)
         counts = _counts(model)
@@ -137,3 +140,13 @@ def _counts(model: torch.nn.Module) -> dict[str, int]:
         "parameters": sum(each.numel() for each in parameters),
         "trainable_parameters": sum(each.numel() for each in parameters if each.requires_grad),
     }
+
+
+def _place(tracker: Tracker, model: torch.nn.Module, optimizer: Any) -> None:
+    """A parameter, its gradient and its state stand under the parameter's module."""
+    for name, parameter in model.named_parameters():
+        module = name.rpartition(".")[0]
+        tracker.place(parameter, module)
+        tracker.place(parameter.grad, module)
+        for tensor in _tensors(optimizer.state.get(parameter, {})) if optimizer is not None else ():
+            tracker.place(tensor, module)

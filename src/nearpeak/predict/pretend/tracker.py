@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from nearpeak.predict.pretend.answers import answer
 from nearpeak.predict.pretend.autocast import casting
+from nearpeak.predict.pretend.convolution import in_cudnn_format
 from nearpeak.predict.pretend.device import DEVICE
 from nearpeak.predict.pretend.flops import operator_flops
 from nearpeak.predict.pretend.hidden import HiddenMemory
@@ -67,11 +68,12 @@ class Tracker(TorchDispatchMode):
             if number is not None:
                 self._category[number] = category
 
-    def categorise_alive(self, phase: str, category: str) -> None:
-        """Say what everything is for that a phase allocated and has not freed."""
-        for number in list(self._of_storage.values()):
-            if self._meta[number - 1][1] == phase and number not in self._category:
-                self._category[number] = category
+    def place(self, tensor: torch.Tensor | None, module: str) -> None:
+        """Say which module a tensor belongs to: parameters, their gradients and optimizer state."""
+        number = self.number_of(tensor)
+        if number is not None:
+            _, phase, operator = self._meta[number - 1]
+            self._meta[number - 1] = (module, phase, operator)
 
     def finished(self, **counts: Any) -> StepTrace:
         """The recording so far."""
@@ -96,19 +98,27 @@ class Tracker(TorchDispatchMode):
         for size in self.hidden.before(func, args, kwargs, self.phase):
             self._category[self._allocate(size, module)] = "workspace"
         out = result if answered else func(*args, **kwargs)
+        out, copied = in_cudnn_format(func, args, out)
         operands = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         results = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
-        self._record(func, args, kwargs, module, operands, results)
+        self._record(func, args, kwargs, module, operands, results, copied)
         return out
 
     def _record(
-        self, func: Any, args: Any, kwargs: Any, module: str, operands: list[torch.Tensor], results: list[torch.Tensor]
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        module: str,
+        operands: list[torch.Tensor],
+        results: list[torch.Tensor],
+        copied: int,
     ) -> None:
         on_device = [each for each in results if each.device.type == DEVICE]
         if not on_device and not any(each.device.type == DEVICE for each in operands):
             return
         new = [number for number in map(self._see, on_device, [module] * len(on_device)) if number]
-        transient = self.hidden.during(func, args, results)
+        transient = copied + self.hidden.during(func, args, results)
         if transient:
             number = self._allocate(transient, module)
             self._category[number] = "workspace"
