@@ -50,3 +50,14 @@ def test_ranks_that_cannot_be_compared() -> None:
     assert arrivals_of([rank(1, end=10)]) is None
     assert arrivals_of([rank(1, end=10), timeline([], [(0, 10)])]) is None
     assert arrivals_of([rank(*range(1, 40), end=50), rank(1, end=10)]) is None
+
+
+def test_operations_are_compared_one_by_one() -> None:
+    def with_two(late: int) -> Timeline:
+        rows = [(Kind.COMMUNICATION, 10 + late, 90 - late, "ncclDevKernel_AllReduce_Sum", -1)]
+        rows += [(Kind.COMMUNICATION, 200, 50, "ncclDevKernel_SendRecv", -1)] * (3 if late else 1)
+        return timeline(rows, [(0, 1000)])
+
+    found = arrivals_of([with_two(0), with_two(40)])
+    assert found is not None
+    assert (found.exchanges, found.cost_ns) == (1, (0, 40))

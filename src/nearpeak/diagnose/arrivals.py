@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,33 +31,85 @@ class Arrivals:
 
 def arrivals_of(timelines: Sequence[Timeline]) -> Arrivals | None:
     """None for one rank, without exchanges, or where ranks did not make the same exchanges."""
-    found = [_exchanges(timeline) for timeline in timelines]
-    shared = min((len(start) for start, _ in found), default=0)
-    if len(timelines) < 2 or not shared or any(len(start) > 1.05 * shared + 1 for start, _ in found):
+    if len(timelines) < 2:
         return None
-    start = np.stack([start[-shared:] for start, _ in found])
-    end = np.stack([end[-shared:] for _, end in found])
-    apart = np.median(end - np.median(end, axis=0), axis=1)
-    corrected = bool(np.abs(apart).max() > LARGEST_SKEW_NS)
-    if corrected:
-        start = start - apart[:, None].astype(np.int64)
-    cost = blame_ns(start)
+    matched = list(_matched([_exchanges(timeline) for timeline in timelines]))
+    if not matched:
+        return None
+    apart, corrected = _clocks_apart(matched, len(timelines))
+    waited, cost = np.zeros(len(timelines)), np.zeros(len(timelines))
+    for ranks, start, _ in matched:
+        arrival = start - apart[ranks][:, None]
+        waited[ranks] += (arrival.max(axis=0) - arrival).sum(axis=1)
+        cost[ranks] += blame_ns(arrival).sum(axis=1)
     return Arrivals(
-        exchanges=shared,
-        waited_ns=tuple(int(each) for each in (start.max(axis=0) - start).sum(axis=1)),
-        cost_ns=tuple(round(each) for each in cost.sum(axis=1)),
+        exchanges=sum(start.shape[1] for _, start, _ in matched),
+        waited_ns=tuple(round(each) for each in waited),
+        cost_ns=tuple(round(each) for each in cost),
         clock_corrected=corrected,
     )
 
 
-def _exchanges(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Begins and ends on the trace's own clock, within the steps."""
+Exchanges = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
+"""By group and operation: begins and ends, on the trace's own clock."""
+
+
+def _exchanges(timeline: Timeline) -> Exchanges:
     rows = timeline.rows(Kind.COMMUNICATION)
     start, end = timeline.start_ns[rows], timeline.end_ns[rows]
     if len(timeline.steps):
         inside = (end > timeline.steps.start_ns[0]) & (start < timeline.steps.end_ns[-1])
-        start, end = start[inside], end[inside]
-    return start + timeline.origin_ns, end + timeline.origin_ns
+        rows, start, end = rows[inside], start[inside], end[inside]
+    groups = _groups(timeline)
+    keys = [f"{groups.get(int(row), '')} {_operation(timeline.names[timeline.name[row]])}" for row in rows]
+    found: dict[str, list[int]] = {}
+    for position, key in enumerate(keys):
+        found.setdefault(key, []).append(position)
+    origin = timeline.origin_ns
+    return {key: (start[which] + origin, end[which] + origin) for key, which in found.items()}
+
+
+def _groups(timeline: Timeline) -> dict[int, str]:
+    told = timeline.collectives
+    return dict(zip(told.row.tolist(), told.group, strict=True)) if told is not None else {}
+
+
+def _operation(name: str) -> str:
+    """The kind of exchange in a kernel's name; protocol and algorithm may differ between ranks."""
+    lowered = name[:256].lower().replace("_", "")
+    return next((operation for operation in OPERATIONS if operation in lowered), "exchange")
+
+
+def _matched(found: list[Exchanges]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]]:
+    """Per group and operation: which ranks, and their begins and ends, a row a rank.
+
+    Ranks belong together where they made it (nearly) as often; the last of them are compared, since profilers of
+    different ranks begin at different moments and end together.
+    """
+    for key in sorted({key for each in found for key in each}):
+        counts = np.array([len(each[key][0]) if key in each else 0 for each in found])
+        ranks = np.flatnonzero(counts)
+        shared = int(counts[ranks].min())
+        if len(ranks) < 2 or counts.max() > 1.05 * shared + 1:
+            continue
+        start = np.stack([found[rank][key][0][-shared:] for rank in ranks])
+        end = np.stack([found[rank][key][1][-shared:] for rank in ranks])
+        yield ranks, start, end
+
+
+def _clocks_apart(
+    matched: list[tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]], count: int
+) -> tuple[NDArray[np.int64], bool]:
+    """How far each rank's clock is ahead, by the exchanges' common ends; zeros where that is no more than usual."""
+    widest = max(matched, key=lambda each: (len(each[0]), each[1].shape[1]))
+    ranks, _, end = widest
+    apart = np.zeros(count, np.int64)
+    apart[ranks] = np.median(end - np.median(end, axis=0), axis=1).astype(np.int64)
+    corrected = bool(np.abs(apart).max() > LARGEST_SKEW_NS)
+    return (apart if corrected else np.zeros(count, np.int64)), corrected
+
+
+OPERATIONS = ("allreduce", "allgather", "reducescatter", "broadcast", "sendrecv", "alltoall", "reduce", "send", "recv")
 
 
 def blame_ns(arrival: NDArray[np.int64]) -> NDArray[np.float64]:
