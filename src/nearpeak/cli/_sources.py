@@ -83,11 +83,34 @@ def _of_traces(paths: Sequence[Path]) -> Diagnosed:
     from nearpeak.diagnose.diagnosis import conclude
     from nearpeak.diagnose.reduce_traces import reduce_traces
     from nearpeak.trace.formats import read_traces, traces_below
+    from nearpeak.trace.tensorboard_runs import latest_run
 
     files = [file for path in paths for file in (traces_below(path) if path.is_dir() else [path])]
+    files, left_out = latest_run(files)
     timelines = read_traces(files)
     facts, unknown = reduce_traces(timelines)
-    return Diagnosed(diagnosis=conclude(facts, unknown), timelines=tuple(timelines))
+    return Diagnosed(diagnosis=conclude(facts, [*left_out, *unknown]), timelines=tuple(timelines))
+
+
+def _is_xprof(path: Path) -> bool:
+    """XProf's own figures, and no trace that they were made from."""
+    from nearpeak.trace.xprof import is_xprof, xprof_below
+
+    if path.is_file():
+        return is_xprof(path)
+    return bool(xprof_below(path)) and next(path.rglob("*.xplane.pb*"), None) is None
+
+
+def _of_xprof(paths: Sequence[Path]) -> Diagnosed:
+    from nearpeak.diagnose.diagnosis import conclude
+    from nearpeak.diagnose.reduce_xprof import reduce_xprof
+    from nearpeak.trace.tensorboard_runs import latest_run
+    from nearpeak.trace.xprof import read_xprof, xprof_below
+
+    files = [file for path in paths for file in (xprof_below(path) if path.is_dir() else [path])]
+    files, left_out = latest_run(files)
+    facts, unknown = reduce_xprof(read_xprof(files))
+    return Diagnosed(diagnosis=conclude(facts, [*left_out, *unknown]))
 
 
 def _of_log(paths: Sequence[Path]) -> Diagnosed:
@@ -100,6 +123,7 @@ def _of_log(paths: Sequence[Path]) -> Diagnosed:
 
 SOURCES = (
     Source("recording of `nearpeak run`", _is_recording, _of_recording),
+    Source("run of XProf's own figures", _is_xprof, _of_xprof),
     Source("profiler's trace", _is_trace, _of_traces),
     Source("device log", Path.is_file, _of_log),
 )

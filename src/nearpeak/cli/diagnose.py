@@ -18,10 +18,13 @@ __all__ = ["command"]
 @click.command("diagnose")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one offline HTML file.")
+@click.option("--perfetto", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace with its causes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the result as JSON to a file.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
-def command(paths: tuple[Path, ...], html: Path | None, as_json: bool, output: Path | None, force: bool) -> None:
+def command(
+    paths: tuple[Path, ...], html: Path | None, perfetto: Path | None, as_json: bool, output: Path | None, force: bool
+) -> None:
     """Say where the time of each step went, and what to do.
 
     PATH is a trace of PyTorch's profiler (one rank, or a folder of ranks), of TensorFlow's or JAX's, an Nsight Systems
@@ -31,6 +34,7 @@ def command(paths: tuple[Path, ...], html: Path | None, as_json: bool, output: P
     from nearpeak.report import terminal
 
     refuse_overwriting("--html", html, force=force)
+    refuse_overwriting("--perfetto", perfetto, force=force)
     refuse_overwriting("--output", output, force=force)
     diagnosed = diagnose_paths(paths)
     named = ", ".join(map(str, paths))
@@ -39,7 +43,12 @@ def command(paths: tuple[Path, ...], html: Path | None, as_json: bool, output: P
     if html is not None:
         _write_page(diagnosed, named, html)
         terminal.status(f"wrote {html}")
-    if not as_json and html is None and output is None:
+    if perfetto is not None:
+        from nearpeak.cli._perfetto import write_perfetto
+
+        write_perfetto(paths, diagnosed.timelines, perfetto)
+        terminal.status(f"wrote {perfetto}; open it in https://ui.perfetto.dev")
+    if not as_json and html is None and perfetto is None and output is None:
         from nearpeak.report.diagnosis_text import print_diagnosis
 
         print_diagnosis(diagnosed.diagnosis, heading=named)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nearpeak.errors import DataError
+from nearpeak.trace.tensorboard_runs import without_copies
 from nearpeak.trace.timeline import Timeline
 
 __all__ = ["FORMATS", "TraceFormat", "format_of", "read_traces", "traces_below"]
@@ -84,7 +85,7 @@ def format_of(path: Path) -> TraceFormat | None:
 def traces_below(folder: Path) -> list[Path]:
     """Every trace in a folder and below, by name."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return [path for path in files if path.stat().st_size and format_of(path) is not None]
+    return without_copies([path for path in files if path.stat().st_size and format_of(path) is not None])
 
 
 def read_traces(paths: Sequence[Path]) -> list[Timeline]:

@@ -19,7 +19,7 @@ from nearpeak.errors import DataError
 from nearpeak.trace.octets import octets_of
 from nearpeak.trace.wire import BYTES, EIGHT, Buffer, Fields, WireError
 
-__all__ = ["PARTS", "InputStage", "OpTime", "XprofFigures", "is_xprof", "read_xprof"]
+__all__ = ["PARTS", "InputStage", "OpTime", "XprofFigures", "is_xprof", "read_xprof", "xprof_below"]
 
 PARTS: dict[str, str] = {
     "unknown": "no activity that XProf saw",
@@ -102,6 +102,11 @@ class XprofFigures:
 def is_xprof(path: Path) -> bool:
     """By its name, such as ``localhost.overview_page.pb``."""
     return _tool(path) is not None
+
+
+def xprof_below(folder: Path) -> list[Path]:
+    """Every file of XProf in a folder and below, by name."""
+    return sorted(path for path in folder.rglob("*") if is_xprof(path) and path.is_file())
 
 
 def read_xprof(paths: Sequence[Path]) -> list[XprofFigures]:
