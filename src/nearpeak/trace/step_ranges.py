@@ -20,14 +20,12 @@ LONGEST_GAP = 2.0
 """Median steps; a longer pause between two steps (an evaluation, an epoch's end) belongs to neither."""
 DIGITS = re.compile(r"\d+")
 NAMES = (
-    re.compile(
-        r"^(?:\[pl\].*)?(?:profiler[ _]?step|train(?:ing)?[ _]?step|global[ _]?step|optimizer[ _]?step[ _]?\d)", re.I
-    ),
+    re.compile(r"^profiler[ _]?step", re.I),
     re.compile(r"(?:^|[^a-z])(?:step|iteration|iter)s?(?:$|[^a-z])", re.I),
     re.compile(r"run_training_batch|train(?:ing)?[ _]batch|(?:^|[^a-z])(?:mini[ _-]?)?batch[ _#:=]*\d*$", re.I),
     re.compile(r"^train(?:ing)?$", re.I),
 )
-"""Best first. Names within a step, such as ``optimizer.step`` without a number, must not win over these."""
+"""Best first; of equals, what covers most time wins. Names within a step, such as ``optimizer.step``, are none."""
 WITHIN = re.compile(r"optimizer\.step|Optimizer\.step|zero_grad|lr_scheduler|scheduler\.step|::", re.I)
 
 
