@@ -116,6 +116,12 @@ def test_counters_overrule_power() -> None:
     assert kinds(series(**{**HEALTHY, "power_w": 200.0, "sm_busy_percent": 90.0})) == []
 
 
+def test_no_utilisation_but_processes() -> None:
+    readings = series(missing={"busy_percent": "unsupported"}, processes=(ProcessUse(pid=1, kind="compute"),))
+    (finding,) = found(readings)
+    assert finding.kind == "unreadable" and "has processes" in finding.title
+
+
 def test_no_utilisation_but_power() -> None:
     blind = {**HEALTHY, "busy_percent": None, "mig_enabled": True}
     readings = series(count=2, missing={"busy_percent": "unsupported"}, **blind)
@@ -154,8 +160,11 @@ def test_the_umbrella_reason_is_not_told_twice() -> None:
 
 
 def test_an_idle_device_is_not_throttled() -> None:
-    idle = {**HEALTHY, "busy_percent": 0.0, "memory_used_bytes": 0, "throttle_reasons": ("power_cap",)}
-    assert kinds(series(**idle)) == []
+    idle = {**HEALTHY, "busy_percent": 0.0, "memory_used_bytes": 0}
+    assert kinds(series(**{**idle, "throttle_reasons": ("power_cap",)})) == []
+    assert kinds(series(**{**idle, "throttle_reasons": ("hardware_thermal",)})) == [
+        "throttled"
+    ]  # heat is trouble always
     assert kinds(series(**{**HEALTHY, "throttle_reasons": ("idle",)})) == []
 
 

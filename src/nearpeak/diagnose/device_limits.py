@@ -14,7 +14,7 @@ HELD_BYTES = 4 * 2**30
 """Where the size of the memory is not known: a desktop holds less, a training process more."""
 HELD_SHARE = 0.5
 """From half of the memory on, a device is of little use to others."""
-WORKING_POWER_SHARE = 0.3
+WORKING_POWER_SHARE = 0.25
 """Of the power limit. Idle devices with a context draw 10 to 20 % (an H100 with MIG on: 98 of 700 W), busy ones from
 30 % on, also where their memory is the limit."""
 LOAD_PERCENT = 50.0
@@ -44,6 +44,8 @@ HEALTH = (
     "nvlink_errors",
 )
 """Figures of `Reading` that tell of trouble."""
+TROUBLE = frozenset({"hardware_slowdown", "hardware_thermal", "thermal", "power_brake"})
+"""Throttle reasons that an idle device has no cause for."""
 COUNTERS = {
     # Reason → the driver's counter of its time.
     "power_cap": "throttled_power_s",

@@ -102,6 +102,9 @@ class _Reduced:
         limit = reading.power_limit_w or self._limit
         return None if reading.power_w is None or not limit else reading.power_w / limit
 
+    def _draws(self, reading: Reading) -> bool:
+        return (self._power_share(reading) or 0.0) >= limits.WORKING_POWER_SHARE
+
     def work(self) -> dict[str, Any]:
         """How busy, and with what in its memory."""
         held = [(holds, busy) for r, busy in self._busy if (holds := self._holds(r)) is not None]
@@ -130,7 +133,7 @@ class _Reduced:
             if r.memory_used_bytes is not None and r.memory_used_bytes <= limits.EMPTY_BYTES and not r.processes
         ]
         unreadable = [r for r in self._all if r.busy_percent is None and r.why_missing("busy_percent") == "unsupported"]
-        drawing = [r for r in unreadable if (self._power_share(r) or 0.0) >= limits.WORKING_POWER_SHARE]
+        drawing = [r for r in unreadable if self._draws(r) or any(use.kind != "graphics" for use in r.processes or ())]
         return {
             "empty_busy": Share(len(empty), sum(r.memory_used_bytes is not None for r, _ in self._busy)),
             "empty_busy_percent": max((r.busy_percent or 0.0 for r in empty), default=None),
@@ -142,16 +145,20 @@ class _Reduced:
         }
 
     def throttling(self) -> dict[str, Any]:
-        """While the device was not idle: an idle one that is held back loses nothing."""
+        """While the device was not idle: an idle one that is held back loses nothing, but heat is trouble always."""
         working = [r for r in self._all if (busy := _busy(r)) is None or busy > limits.IDLE_PERCENT]
         asked = [(r, set(r.slowing)) for r in working if r.slowing is not None]
-        names = sorted({name for _, slowing in asked for name in slowing})
+        always = [set(r.slowing) & limits.TROUBLE for r in self._all if r.slowing is not None]
+        names = sorted({name for slowing in (*always, *(each for _, each in asked)) for name in slowing})
         slowed = [r for r, slowing in asked if slowing]
         near = [s >= limits.NEAR_POWER_LIMIT for r in working if (s := self._power_share(r)) is not None]
         spans = {reason: _grown_over(self._all, figure) for reason, figure in limits.COUNTERS.items()}
         seconds = {reason: grown for reason, (grown, _) in spans.items() if grown}
         return {
-            "throttled": {name: Share(sum(name in slowing for _, slowing in asked), len(asked)) for name in names},
+            "throttled": {
+                name: _share_of(always if name in limits.TROUBLE else [slowing for _, slowing in asked], name)
+                for name in names
+            },
             "throttled_s": seconds,
             "counted_s": max((span for _, span in spans.values()), default=0.0) or None,
             "throttled_clock_share": _mean([s for r in slowed if (s := _clock_share(r)) is not None]),
@@ -168,7 +175,7 @@ class _Reduced:
         busy = _busy(reading)
         if busy is not None:
             return busy >= limits.LOAD_PERCENT
-        return (self._power_share(reading) or 0.0) >= limits.WORKING_POWER_SHARE
+        return self._draws(reading)
 
     def link(self) -> dict[str, Any]:
         """Of the host link under load."""
@@ -196,6 +203,10 @@ class _Reduced:
             "pcie_replays": int(grown["pcie_replays"]) if "pcie_replays" in grown else None,
             "nvlink_errors": int(grown["nvlink_errors"]) if "nvlink_errors" in grown else None,
         }
+
+
+def _share_of(sets: Sequence[set[str]], name: str) -> Share:
+    return Share(sum(name in each for each in sets), len(sets))
 
 
 def _clock_share(reading: Reading) -> float | None:

@@ -264,3 +264,31 @@ def test_what_is_no_log_is_refused(text: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         read_log(tmp_path / "none.csv")
+
+
+def test_output_without_header_or_command_is_told_by_its_units() -> None:
+    log = parse(CSV.split("\n", 1)[1])
+    first = of(log, "0")[0]
+    assert (first.busy_percent, first.power_w) == (97.0, 390.1)
+    assert (first.memory_used_bytes, first.memory_total_bytes) == (38000 * MIB, 40960 * MIB)
+    assert first.other["column 9"] == 61  # no unit says what it is
+    assert any("no header" in note and "utilization.gpu" in note for note in log.notes)
+
+
+def test_numbers_without_header_and_units_are_not_guessed() -> None:
+    with pytest.raises(DataError, match="header line"):
+        parse("2026/03/01 10:00:00.000, 97, 38000, 390.10\n2026/03/01 10:00:01.000, 96, 38000, 391.00\n")
+
+
+def test_old_schemas_and_labels() -> None:
+    xml = (
+        '<?xml version="1.0" ?>\n<nvidia_smi_log><timestamp>Sun Mar  1 10:00:00 2015</timestamp><gpu id="0000:02:00.0">'
+        "<memory_usage><total>4799 MB</total><used>12 MB</used></memory_usage><compute_processes><process_info>"
+        "<pid>7</pid><process_name>a.out</process_name><used_memory>9 MB</used_memory></process_info>"
+        "</compute_processes><clocks_throttle_reasons><clocks_throttle_reason_unknown>Not Active"
+        "</clocks_throttle_reason_unknown></clocks_throttle_reasons></gpu></nvidia_smi_log>\n"
+    )
+    (reading,) = parse(xml).readings
+    assert reading.memory_total_bytes == 4799 * MIB
+    assert reading.processes is not None and reading.processes[0].memory_bytes == 9 * MIB
+    assert parse(xml).devices[0].pci_bus_id == "00000000:02:00.0"

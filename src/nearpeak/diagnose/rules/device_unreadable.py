@@ -17,10 +17,10 @@ def find(facts: Facts) -> list[Finding]:
 
 def _blind(device: DeviceFacts) -> Finding:
     cut = device.mig_enabled is True
-    draws = f"{device.blind_power_w:.0f} W" if device.blind_power_w is not None else "power"
+    does = f"draws {device.blind_power_w:.0f} W" if device.blind_power_w is not None else "has processes"
     return Finding(
         kind="unreadable",
-        title=f"{device.label} gives no utilisation{' (MIG is on)' if cut else ''}, yet draws {draws}: it is not idle",
+        title=f"{device.label} gives no utilisation{' (MIG is on)' if cut else ''}, yet {does}: it is not idle",
         evidence=evidence(
             device,
             power_w=device.blind_power_w,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nearpeak.errors import DataError
+from nearpeak.hardware.logs.headless import take_headless
 from nearpeak.hardware.logs.identify import identify
 from nearpeak.hardware.logs.moments import order
 from nearpeak.hardware.logs.parts import LogEvent, Parts, TextBlock
@@ -60,6 +61,8 @@ def _scan(lines: list[str], source: str) -> Parts:
     parts = Parts()
     if not take_json(lines, parts) and not take_grafana(lines, source, parts):
         scan(lines, parts)
+        if not parts.drafts:
+            take_headless(lines, parts)
     return parts
 
 

@@ -95,7 +95,7 @@ class _Document:
         plain = _plain(key)
         if self._draft is None or self._card is None:
             self._take_common(key, value)
-        elif names[:1] == ["processes"]:
+        elif names[:1] in (["processes"], ["compute_processes"]):
             self._take_process(plain, value)
         elif in_mig and plain == "index" and value.isdecimal() and len(value) < 6:
             self._draft.mig = int(value)
@@ -103,7 +103,7 @@ class _Document:
             self._draft.put("uuid", value)
         elif plain == "minor_number" and value.isdecimal() and len(value) < 6:
             self._draft.put("minor_number", value)
-        elif plain == "processes":
+        elif plain in ("processes", "compute_processes"):
             if value.lower() == "none":
                 self._draft.processes = []
             else:

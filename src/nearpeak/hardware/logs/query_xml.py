@@ -11,7 +11,7 @@ from nearpeak.hardware.logs.times import parse_time
 __all__ = ["take_xml"]
 
 _ROOT, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
-_SPECIAL = ("processes", "accounted_processes", "mig_devices", "supported_clocks")
+_SPECIAL = ("processes", "compute_processes", "accounted_processes", "mig_devices", "supported_clocks")
 
 
 def take_xml(lines: list[str], start: int, parts: Parts) -> int:
@@ -85,6 +85,8 @@ class _Device:
 
     def _read_processes(self, card: Draft) -> None:
         listed = self._element.find("processes")
+        if listed is None:
+            listed = self._element.find("compute_processes")  # until schema v5
         if listed is None:
             return
         entries = listed.findall("process_info")
