@@ -34,7 +34,7 @@ def test_the_table_says_what_the_project_requires() -> None:
     for package in PACKAGES:
         wanted = f"{package.name}{package.supported}"
         assert wanted in required[package.extra], f"{package.extra}: {required[package.extra]}"
-    for extra in (None, "train", "hf", "tui"):
+    for extra in (None, "train", "hf", "parquet", "tui"):
         names = {re.match(r"[\w-]+", text).group() for text in required[extra]}  # pyright: ignore[reportOptionalMemberAccess]
         assert names - {"nearpeak"} == {package.name for package in PACKAGES if package.extra == extra}
 

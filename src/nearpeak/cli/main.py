@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "diagnose": ("nearpeak.cli.diagnose", "Say where the time went in a trace, recording or log."),
     "compare": ("nearpeak.cli.compare", "Say whether one run is faster than another, and why."),
     "predict": ("nearpeak.cli.predict", "Say what a training step would need on a GPU."),
+    "export": ("nearpeak.cli.export", "Write a recorded run for Perfetto, TensorBoard, CSV, Parquet."),
     "snapshot": ("nearpeak.cli.snapshot", "Explain a CUDA memory snapshot."),
     "exporter": ("nearpeak.cli.exporter", "Give readings of devices to Prometheus."),
     "devices": ("nearpeak.cli.devices", "Show every device of this machine as it is now."),

@@ -55,7 +55,7 @@ PACKAGES = (
     Package("tokenizers", "hf", "0.22", None, "tokenizers of text tasks"),
     Package("datasets", "hf", "4.0", None, "data of text tasks"),
     Package("accelerate", "hf", "1.1", None, "what transformers.Trainer runs on"),
-    Package("pyarrow", "hf", "17", None, "Parquet files"),
+    Package("pyarrow", "parquet", "17", None, "Parquet files"),
     Package("textual", "tui", "1.0", None, "live views in the terminal"),
     Package("prometheus-client", "prometheus", "0.20", None, "metrics for Prometheus", module="prometheus_client"),
     Package("amdsmi", "amd", "6.3", None, "readings of AMD devices"),

@@ -18,10 +18,9 @@ from nearpeak.report.html.run_page import run_page
 
 MEGABYTE = 1_000_000
 STRUCTURE = "html head meta title link style body main header footer nav section article figure figcaption div span"
-CONTENT = (
-    "p a b i small h1 h2 h3 ul ol li dl dt dd table caption thead tbody tr th td details summary code svg path script"
-)
-ALLOWED = {*STRUCTURE.split(), *CONTENT.split()}
+CONTENT = "strong p a b i small h1 h2 h3 ul ol li dl dt dd details summary code svg path script"
+TABLE = "table caption thead tbody tr th td"
+ALLOWED = {*STRUCTURE.split(), *CONTENT.split(), *TABLE.split()}
 SECTIONS = ["Steps", "Ranks", "Throughput", "Memory", "Devices", "Code", "Learning", "Set-up", "Unknown"]
 
 

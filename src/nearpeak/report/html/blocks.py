@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nearpeak.diagnose.diagnosis import Diagnosis
-from nearpeak.finding import Finding
+from nearpeak.finding import Evidence, Finding
 from nearpeak.forecast import Interval
 from nearpeak.report.figures import figure_text, gain_text, name_text, share_text
-from nearpeak.report.html.markup import Child, Html, tag
+from nearpeak.report.html.markup import Child, Html, join, tag
 from nearpeak.report.wording import SEVERITY_NAMES, folded_text
 
-__all__ = ["definitions", "finding_card", "finding_cards", "folded_away", "key_figures", "paragraphs", "table"]
+__all__ = ["definitions", "finding_card", "finding_cards", "folded_away", "key_figures", "paragraphs", "prose", "table"]
 
 SEVERITY_MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 """Beside the colour, for those who do not see it."""
 MOST_ROWS = 200
+LONG_TEXT = 24
+"""Evidence that is a sentence and not a figure."""
 
 
 def table(
@@ -64,9 +66,14 @@ def key_figures(entries: Sequence[tuple[str, str, str]]) -> Html:
     return tag("dl", items, class_="key-figures")
 
 
+def prose(text: str) -> Html:
+    """A sentence; what stands between backticks is code."""
+    return join(tag("code", part) if i % 2 else part for i, part in enumerate(text.split("`")))
+
+
 def paragraphs(sentences: Sequence[str]) -> Html:
     """A list of sentences."""
-    return tag("ul", [tag("li", sentence) for sentence in sentences], class_="sentences")
+    return tag("ul", [tag("li", prose(sentence)) for sentence in sentences], class_="sentences")
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
@@ -93,9 +100,9 @@ def finding_card(finding: Finding, number: int) -> Html:
         "article",
         tag("header", mark, tag("h3", f"{number}. ", finding.title), tag("p", gain_text(finding.gain), class_="gain")),
         _gain_bar(finding.gain),
-        tag("p", tag("b", "Do"), finding.remedy, class_="remedy"),
+        tag("p", tag("b", "Do"), tag("span", prose(finding.remedy)), class_="remedy"),
         tag("div", tag("b", "Why"), _evidence(finding), class_="why"),
-        tag("p", tag("b", "Check"), finding.verify, class_="verify"),
+        tag("p", tag("b", "Check"), tag("span", prose(finding.verify)), class_="verify"),
         class_=f"finding {finding.severity}",
     )
 
@@ -115,13 +122,17 @@ def _gain_bar(gain: Interval | None) -> Html | None:
 
 
 def _evidence(finding: Finding) -> Html:
+    by_source: dict[str, list[Evidence]] = {}
+    for each in finding.evidence:
+        by_source.setdefault(each.source, []).append(each)
     rows = [
-        tag(
-            "li",
-            tag("span", name_text(each.name), class_="what"),
-            tag("span", figure_text(each.name, each.value), class_="value"),
-            tag("span", each.source, class_="source"),
-        )
-        for each in finding.evidence
+        tag("li", tag("span", map(_figure, members), class_="figures"), tag("span", source, class_="source"))
+        for source, members in by_source.items()
     ]
     return tag("ul", rows, class_="evidence")
+
+
+def _figure(evidence: Evidence) -> Html:
+    long = isinstance(evidence.value, str) and len(evidence.value) > LONG_TEXT
+    value = tag("span" if long else "strong", figure_text(evidence.name, evidence.value))
+    return tag("span", name_text(evidence.name), " ", value, class_="figure")

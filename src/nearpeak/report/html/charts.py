@@ -43,6 +43,8 @@ class Series:
     colour: str = "s1"
     band: bool = True
     """Whether the spread of the points behind a pixel is drawn: tenths dark, extremes pale."""
+    gaps: bool = True
+    """Whether nothing is drawn where nothing was read for long. Steps have no gaps: a long one ends late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def stacked_area(
     if grid is None or not filled:
         return None
     binned = bin_peaks(grid, x, [p.y for p in filled]) if peaks else [bin_means(grid, x, p.y) for p in filled]
-    columns = [held(column) for column in binned]
+    columns = [held(column, gaps=part.gaps) for part, column in zip(filled, binned, strict=True)]
     heights = np.nan_to_num(np.asarray(columns))
     tops = heights.cumsum(axis=0)
     top, cut = _capped(tops[-1], [limit.value for limit in limits])
@@ -222,7 +224,7 @@ def _capped(highs: Floats, levels: list[float]) -> tuple[float, float | None]:
 def _line(series: Series, summary: Summary, grid: Grid, y_axis: Axis) -> Html:
     known = np.flatnonzero(np.isfinite(summary.median))
     xs, ys = _xs(grid)[known], _ys(y_axis, summary.median[known])
-    breaks = _breaks(known)
+    breaks = _breaks(known, series.gaps)
     path = "".join(f"{'M' if cut else 'L'}{x} {y}" for x, y, cut in zip(xs, ys, breaks, strict=True))
     if len(known) == 1:
         path += "h1"
@@ -232,19 +234,19 @@ def _line(series: Series, summary: Summary, grid: Grid, y_axis: Axis) -> Html:
 def _band(series: Series, summary: Summary, grid: Grid, y_axis: Axis) -> Html | None:
     if not series.band:
         return None
-    pale = _ribbon("extremes", series.colour, grid, summary.low, summary.high, y_axis)
-    return join([pale, _ribbon("tenths", series.colour, grid, summary.p10, summary.p90, y_axis)])
+    pale = _ribbon("extremes", series, grid, summary.low, summary.high, y_axis)
+    return join([pale, _ribbon("tenths", series, grid, summary.p10, summary.p90, y_axis)])
 
 
-def _ribbon(class_: str, colour: str, grid: Grid, low: Floats, high: Floats, y_axis: Axis) -> Html | None:
+def _ribbon(class_: str, series: Series, grid: Grid, low: Floats, high: Floats, y_axis: Axis) -> Html | None:
     """Between two lines, piece by piece where there are gaps; nothing where both are one."""
     known = np.flatnonzero(np.isfinite(low))
     bottoms, tops, xs = _ys(y_axis, low[known]), _ys(y_axis, high[known]), _xs(grid)[known]
     if not len(known) or np.abs(bottoms - tops).max() < 2:
         return None
-    pieces = np.split(np.arange(len(known)), np.flatnonzero(_breaks(known))[1:])
+    pieces = np.split(np.arange(len(known)), np.flatnonzero(_breaks(known, series.gaps))[1:])
     path = "".join(_outline(xs[piece], bottoms[piece], tops[piece]) for piece in pieces if len(piece) > 1)
-    return tag("path", d=path, class_=f"{class_} k-{colour}") if path else None
+    return tag("path", d=path, class_=f"{class_} k-{series.colour}") if path else None
 
 
 def _area(colour: str, grid: Grid, floors: Floats, tops: Floats, y_axis: Axis) -> Html:
@@ -262,9 +264,9 @@ def _outline(xs: Floats, bottoms: Floats, tops: Floats) -> str:
     return f"M{there}L{back}Z"
 
 
-def _breaks(known: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _breaks(known: NDArray[np.intp], gaps: bool) -> NDArray[np.bool_]:
     """Whether a new piece begins at a point."""
-    return np.concatenate([[True], np.diff(known) > GAP_FACTOR * usual_distance(known)])
+    return np.concatenate([[True], gaps & (np.diff(known) > GAP_FACTOR * usual_distance(known))])
 
 
 def _xs(grid: Grid) -> Floats:
@@ -288,9 +290,14 @@ def _data(grid: Grid, x_kind: Kind, y_kind: Kind, series: list[dict[str, object]
 
 
 def _values(series: Series, summary: Summary) -> dict[str, object]:
-    values: dict[str, object] = {"n": series.name, "k": series.colour, "v": _rounded(held(summary.median))}
+    values: dict[str, object] = {
+        "n": series.name,
+        "k": series.colour,
+        "v": _rounded(held(summary.median, gaps=series.gaps)),
+    }
     if series.band and np.nanmax(summary.high - summary.low) > 0:
-        values |= {"lo": _rounded(held(summary.low)), "hi": _rounded(held(summary.high))}
+        low, high = (held(column, gaps=series.gaps) for column in (summary.low, summary.high))
+        values |= {"lo": _rounded(low), "hi": _rounded(high)}
     return values
 
 

@@ -113,8 +113,8 @@ def usual_distance(known: NDArray[np.intp]) -> float:
     return float(np.median(np.diff(known))) if len(known) > 1 else 1.0
 
 
-def held(values: Floats) -> Floats:
-    """Empty bins between two readings take the nearer one; a longer silence than usual stays unknown."""
+def held(values: Floats, *, gaps: bool = True) -> Floats:
+    """Empty bins between two readings take the nearer one; with `gaps` a longer silence than usual stays unknown."""
     known = np.flatnonzero(np.isfinite(values))
     if not len(known):
         return values
@@ -122,7 +122,8 @@ def held(values: Floats) -> Floats:
     after = np.searchsorted(known, here).clip(0, len(known) - 1)
     before = (after - 1).clip(0)
     nearest = np.where(np.abs(known[after] - here) < np.abs(known[before] - here), known[after], known[before])
-    near = np.abs(nearest - here) <= GAP_FACTOR / 2 * usual_distance(known)
+    reach = GAP_FACTOR / 2 * usual_distance(known) if gaps else len(values)
+    near = np.abs(nearest - here) <= reach
     return np.where(near, values[nearest], np.nan)
 
 

@@ -59,8 +59,12 @@ def timeline(
     x_kind: Kind = "ms",
     span: tuple[float, float] | None = None,
     note: str | None = None,
+    aligned: bool = False,
 ) -> Html | None:
-    """Lanes over a common axis; `kinds` gives each kind's name its colour, in the order of `Lane.kind`."""
+    """Lanes over a common axis; `kinds` gives each kind's name its colour, in the order of `Lane.kind`.
+
+    `aligned` puts the axis under that of charts above it, and the lanes' names over the lanes.
+    """
     filled = [lane for lane in lanes if len(lane.start)]
     if not filled:
         return None
@@ -81,7 +85,7 @@ def timeline(
         rows,
         tag("div", marks, class_="lane-axis"),
         data_block({"x0": axis.low, "x1": axis.high, "xk": x_kind, "names": names}),
-        class_="lanes",
+        class_="lanes aligned" if aligned else "lanes",
     )
     return figure(
         title,

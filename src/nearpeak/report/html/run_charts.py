@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,11 +36,7 @@ def step_charts(run: RunColumns, events: Sequence[EventRecord]) -> list[Html | N
     kind = _x_kind(run)
     walls = _lines(run.processes, lambda each: 1e3 * each.values["wall_s"], "all ranks")
     x = np.concatenate([each.x for each in run.processes]) if run.processes else np.empty(0)
-    phases = [
-        Series(PHASE_NAMES[phase], x, np.concatenate([each.values[f"{phase}_ms"] for each in run.processes]), phase)
-        for phase in PHASES
-        if run.processes
-    ]
+    phases = [Series(PHASE_NAMES[phase], x, _pooled(run, f"{phase}_ms"), phase, gaps=False) for phase in PHASES]
     mean = "Mean over the steps behind a pixel."
     return [
         line_chart("Time of a step", walls, y_kind="ms", x_kind=kind, span=run.span, note=_spread_note(run)),
@@ -86,14 +83,15 @@ def memory_charts(run: RunColumns) -> list[Html | None]:
 def throughput_charts(run: RunColumns) -> list[Html | None]:
     """Samples and tokens a second, of all ranks together."""
     kind = _x_kind(run)
+    whose = ", all ranks" if len(run.processes) > 1 else ""
     samples = _rates(run.processes, "samples")
     tokens = [
-        *(Series(s.name, s.x, s.y, "s1") for s in _rates(run.processes, "tokens", "tokens")),
-        *(Series(s.name, s.x, s.y, "s2") for s in _rates(run.processes, "padded_tokens", "with padding")),
+        *(replace(s, colour="s1") for s in _rates(run.processes, "tokens", "tokens")),
+        *(replace(s, colour="s2") for s in _rates(run.processes, "padded_tokens", "with padding")),
     ]
     return [
-        line_chart("Samples per second, all ranks", samples, y_kind="per_s", x_kind=kind, span=run.span),
-        line_chart("Tokens per second, all ranks", tokens, y_kind="per_s", x_kind=kind, span=run.span),
+        line_chart(f"Samples per second{whose}", samples, y_kind="per_s", x_kind=kind, span=run.span),
+        line_chart(f"Tokens per second{whose}", tokens, y_kind="per_s", x_kind=kind, span=run.span),
     ]
 
 
@@ -131,6 +129,11 @@ def learning_charts(run: RunColumns) -> list[Html | None]:
     return charts
 
 
+def _pooled(run: RunColumns, name: str) -> Floats:
+    """A figure of all processes, one behind the other."""
+    return np.concatenate([each.values[name] for each in run.processes]) if run.processes else np.empty(0)
+
+
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
@@ -146,9 +149,9 @@ def _lines(
         return []
     if len(processes) <= MOST_LINES:
         alone = len(processes) == 1
-        return [Series(p.name, p.x, values(p), f"s{i}", band=alone) for i, p in enumerate(processes, 1)]
+        return [Series(p.name, p.x, values(p), f"s{i}", band=alone, gaps=False) for i, p in enumerate(processes, 1)]
     x = np.concatenate([each.x for each in processes])
-    return [Series(together, x, np.concatenate([values(each) for each in processes]))]
+    return [Series(together, x, np.concatenate([values(each) for each in processes]), gaps=False)]
 
 
 def _spread_note(run: RunColumns) -> str | None:
@@ -167,7 +170,7 @@ def _rates(processes: Sequence[ProcessColumns], name: str, shown: str | None = N
     known = np.isfinite(first.values[name])
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = np.where(known, counts / first.values["wall_s"], np.nan)
-    return [Series(shown or name, first.x, rate)] if len(alike) == len(processes) else []
+    return [Series(shown or name, first.x, rate, gaps=False)] if len(alike) == len(processes) else []
 
 
 # -- timelines ---------------------------------------------------------------------------------------------------------
@@ -186,7 +189,7 @@ def _event_lanes(run: RunColumns, events: Sequence[EventRecord]) -> Html | None:
         start = np.array([(event.at_ns - run.start_ns) / 1e9 for event in members])
         duration = np.array([max(shortest, (event.duration_ms or 0.0) / 1e3) for event in members])
         lanes.append(Lane(f"{kind} ({len(members):,})", start, duration, np.full(len(members), position)))
-    return timeline("What happened now and then", lanes, colours, x_kind="s", span=run.span)
+    return timeline("What happened now and then", lanes, colours, x_kind="s", span=run.span, aligned=True)
 
 
 def _middle_steps(processes: Sequence[ProcessColumns]) -> tuple[int, int] | None:

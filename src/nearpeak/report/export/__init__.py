@@ -1,0 +1,1 @@
+"""A recording in the formats of other tools: Perfetto, CSV, Parquet, TensorBoard."""
