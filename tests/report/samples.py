@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nearpeak.diagnose.breakdown import Breakdown
+from nearpeak.diagnose.breakdown import Breakdown, total
 from nearpeak.diagnose.diagnosis import Diagnosis
 from nearpeak.diagnose.facts import Facts
 from nearpeak.finding import Evidence, Finding
@@ -60,7 +60,11 @@ def breakdown(input_share: float = 0.43, window_ms: float = 212.0) -> Breakdown:
 
 def diagnosis(**changes: object) -> Diagnosis:
     facts = Facts(
-        source="steps 10 to 249 of the recording", steps=240, step_ms=212.0, breakdown=breakdown(), ranks=(breakdown(),)
+        source="steps 10 to 249 of the recording",
+        steps=240,
+        step_ms=212.0,
+        breakdown=total([breakdown()] * 240),
+        ranks=(total([breakdown()] * 240),),
     )
     second = finding(
         "padding",

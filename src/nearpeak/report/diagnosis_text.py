@@ -14,7 +14,7 @@ from nearpeak.diagnose.diagnosis import Diagnosis
 from nearpeak.finding import Evidence, Finding
 from nearpeak.report import terminal
 from nearpeak.report.figures import duration_text, figure_text, gain_text, name_text, share_text
-from nearpeak.report.wording import Part, folded_text, parts, subline, verdict
+from nearpeak.report.wording import Part, folded_text, mean_step_ms, parts, subline, verdict
 
 __all__ = ["print_breakdown", "print_devices", "print_diagnosis", "print_findings", "print_unknown"]
 
@@ -44,7 +44,7 @@ def print_diagnosis(diagnosis: Diagnosis, *, heading: str | None = None, file: I
     if line := subline(diagnosis):
         terminal.write(Text(line), out)
     if diagnosis.facts.breakdown is not None:
-        print_breakdown(diagnosis.facts.breakdown, diagnosis.facts.step_ms, file=out)
+        print_breakdown(diagnosis.facts.breakdown, mean_step_ms(diagnosis.facts), file=out)
     print_devices(diagnosis.facts.devices, file=out)
     print_findings(diagnosis, file=out)
     print_unknown(diagnosis.unknown, file=out)

@@ -6,9 +6,20 @@ from dataclasses import dataclass
 
 from nearpeak.diagnose.breakdown import IDLE_CAUSES, Breakdown
 from nearpeak.diagnose.diagnosis import SMALLEST_GAIN, Diagnosis
+from nearpeak.diagnose.facts import Facts
 from nearpeak.report.figures import duration_text, share_text
 
-__all__ = ["CAUSES", "PHASE_NAMES", "SEVERITY_NAMES", "Part", "folded_text", "parts", "subline", "verdict"]
+__all__ = [
+    "CAUSES",
+    "PHASE_NAMES",
+    "SEVERITY_NAMES",
+    "Part",
+    "folded_text",
+    "mean_step_ms",
+    "parts",
+    "subline",
+    "verdict",
+]
 
 CAUSES: dict[str, str] = {
     "compute": "computing",
@@ -70,6 +81,14 @@ def parts(breakdown: Breakdown, step_ms: float | None = None, *, least_share: fl
             time_ms = None if step_ms is None else share * step_ms
             found.append(Part(cause, name, MEANINGS[cause], share, time_ms))
     return found
+
+
+def mean_step_ms(facts: Facts) -> float | None:
+    """What the shares of a breakdown are shares of; None where it is not known how many steps it is over."""
+    if facts.run is not None:
+        return facts.run.mean_step_ms
+    counted = facts.steps * max(1, len(facts.ranks))
+    return facts.breakdown.window_ns / 1e6 / counted if facts.breakdown is not None and counted else facts.step_ms
 
 
 def verdict(diagnosis: Diagnosis) -> str:

@@ -19,7 +19,7 @@ from nearpeak.report.html.charts import figure, legend
 from nearpeak.report.html.markup import Html, join, tag
 from nearpeak.report.run_columns import DeviceColumns
 from nearpeak.report.run_document import outcome_text
-from nearpeak.report.wording import PHASE_NAMES, parts
+from nearpeak.report.wording import PHASE_NAMES, mean_step_ms, parts
 
 __all__ = [
     "breakdown_bars",
@@ -56,7 +56,7 @@ def breakdown_bars(facts: Facts) -> Html | None:
     """The step as one bar, and what each part is."""
     if facts.breakdown is None:
         return None
-    shown = parts(facts.breakdown, facts.step_ms)
+    shown = parts(facts.breakdown, mean_step_ms(facts))
     slices = tuple(Slice(part.name, part.cause, part.share, share_text(part.share)) for part in shown)
     rows = [
         [
@@ -69,7 +69,12 @@ def breakdown_bars(facts: Facts) -> Html | None:
     ]
     bar = stacked_bars([Bar("", slices)], tall=True)
     return join(
-        [bar, table("Each part of a step", ["", "share", "per step", "what it is"], rows, numeric=(1, 2), quiet=True)]
+        [
+            bar,
+            table(
+                "Each part of a step", ["", "share", "mean per step", "what it is"], rows, numeric=(1, 2), quiet=True
+            ),
+        ]
     )
 
 
