@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nearpeak.errors import NearpeakError
     from nearpeak.job import Job
+    from nearpeak.observe.watching import watched, watching
     from nearpeak.plan import LoaderSettings, Plan, load_plan, save_plan
     from nearpeak.reason import Reason
     from nearpeak.train.run import Run
@@ -30,6 +31,8 @@ __all__ = [
     "__version__",
     "load_plan",
     "save_plan",
+    "watched",
+    "watching",
 ]
 
 _HOMES = {
@@ -42,6 +45,8 @@ _HOMES = {
     "Step": "nearpeak.train.step",
     "load_plan": "nearpeak.plan",
     "save_plan": "nearpeak.plan",
+    "watched": "nearpeak.observe.watching",
+    "watching": "nearpeak.observe.watching",
 }
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+
+from nearpeak.recording import Recording
 
 NEARPEAK = [sys.executable, "-m", "nearpeak", "run"]
 WAITING = """
@@ -118,3 +122,66 @@ def test_a_version_we_do_not_know_trains_as_it_would(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert "kept the script's own way: transformers 4.40.0" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+TRAINING = """
+import sys, time, torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(int(sys.argv[1])):
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+    print("step", flush=True)
+sys.exit(3)
+"""
+
+
+def test_a_training_is_recorded_and_judged(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = run("--live", "--json", "--output", "kept", "--", sys.executable, "-c", TRAINING, "60", cwd=tmp_path)
+    assert done.returncode == 3
+    result = json.loads(done.stdout)
+    assert (result["exit_code"], result["steps"] > 10) == (3, True)
+    assert result["recording"] == str(tmp_path / "kept")
+    assert json.loads((tmp_path / "kept" / "result.json").read_text())["findings"] == result["findings"]
+    assert "nearpeak: step 60" in done.stderr
+    recording = Recording(tmp_path / "kept")
+    assert recording.ending is not None
+    assert (recording.ending.outcome, recording.ending.exit_code) == ("failed", 3)
+    assert len(recording.steps()) == 60
+    assert [reading.device for reading in recording.readings]
+    runs = subprocess.run([*NEARPEAK[:-1], "runs", ".", "--json"], capture_output=True, text=True, cwd=tmp_path)
+    (listed,) = json.loads(runs.stdout)["runs"]
+    assert (listed["steps"], listed["outcome"], listed["exit_code"], listed["folder"]) == (60, "failed", 3, "kept")
+
+
+@pytest.mark.parametrize("victim", ["nearpeak", "command"])
+def test_a_kill_leaves_a_recording(tmp_path: Path, victim: str) -> None:
+    pytest.importorskip("torch")
+    process = subprocess.Popen(
+        [*NEARPEAK, "--", sys.executable, "-c", TRAINING, "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    for _ in range(60):
+        process.stdout.readline()
+    (child,) = psutil.Process(process.pid).children()
+    child.suspend()  # what it has written so far is what must be there
+    (process if victim == "nearpeak" else child).kill()
+    assert process.wait(60) == (-signal.SIGKILL if victim == "nearpeak" else 128 + signal.SIGKILL)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child.kill()
+    process.stdout.close()
+    (folder,) = (tmp_path / "nearpeak-runs").iterdir()
+    assert Recording(folder).steps()
+    assert (Recording(folder).ending is None) == (victim == "nearpeak")
+    assert subprocess.run([*NEARPEAK[:-1], "report", str(folder)], capture_output=True, cwd=tmp_path).returncode == 0
+
+
+def test_runs_of_no_folder(tmp_path: Path) -> None:
+    done = subprocess.run([*NEARPEAK[:-1], "runs"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("nearpeak run -- COMMAND")) == (1, 1)

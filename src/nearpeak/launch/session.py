@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +11,7 @@ from typing import Any, Self
 from nearpeak.errors import SettingError
 from nearpeak.launch.machine import MachineReader
 from nearpeak.observe.attach import attached_environment, read_records
+from nearpeak.observe.folders import RUNS, default_folder
 from nearpeak.observe.probe import HOOKS
 from nearpeak.observe.sampler import Sampler
 from nearpeak.recording.reader import Recording
@@ -20,27 +19,12 @@ from nearpeak.recording.rows import DATABASE, RowWriter
 from nearpeak.recording.run_info import Ending, Outcome, describe_run, now_text
 from nearpeak.recording.writer import clear_way, to_json
 
-__all__ = ["RUNS", "Session", "default_folder"]
+__all__ = ["Session"]
 
-RUNS = "nearpeak-runs"
-"""Where runs are kept, in the folder in which the command was started."""
 APPLIED = "applied"
 """Folder of what each process of the command left behind."""
 INTERRUPTS = (130, 143)
 """Exit codes of what SIGINT and SIGTERM ended, as shells say it."""
-
-
-def default_folder(command: Sequence[str], runs: Path, now: datetime | None = None) -> Path:
-    """``nearpeak-runs/20260131-093000-train``: in order of time, and by the script's name."""
-    stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
-    script = next((part for part in command if part.endswith((".py", ".sh"))), command[0])
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script).stem).strip("-.") or "run"
-    folder = runs / f"{stamp}-{name}"
-    tried = 1
-    while folder.exists():
-        tried += 1
-        folder = runs / f"{stamp}-{name}-{tried}"
-    return folder
 
 
 class Session:

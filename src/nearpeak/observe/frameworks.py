@@ -15,9 +15,11 @@ from nearpeak.recording.process_facts import ProcessFacts
 
 __all__ = [
     "accelerate_imported",
+    "lightning_begins",
     "lightning_evaluation_imported",
     "lightning_imported",
     "safetensors_imported",
+    "trainer_begins",
     "transformers_imported",
 ]
 
@@ -106,9 +108,16 @@ def transformers_imported(module: Any) -> None:
     probe.hooks.hook_span(trainer, "log", LOGGING)
 
     def begun(handler: Any, arguments: Any, state: Any, *rest: Any) -> None:
-        probe.frameworks.append(lambda facts: _tell_transformers(facts, arguments, state))
+        trainer_begins(arguments, state)
 
     _after(probe.patches, module.CallbackHandler, "on_train_begin", probe.boundary.guard_anywhere(begun))
+
+
+def trainer_begins(arguments: Any, state: Any) -> None:
+    """transformers' Trainer begins to train, as its callbacks are told."""
+    probe = _probe()
+    if probe is not None:
+        probe.frameworks.append(lambda facts: _tell_transformers(facts, arguments, state))
 
 
 def _tell_transformers(facts: ProcessFacts, arguments: Any, state: Any) -> None:
@@ -130,9 +139,16 @@ def lightning_imported(module: Any) -> None:
     probe.hooks.hook_event(module.Trainer, "save_checkpoint", CHECKPOINT, "checkpoint")
 
     def made(trainer: Any, *rest: Any) -> None:
-        probe.frameworks.append(_about(trainer, _tell_lightning))
+        lightning_begins(trainer)
 
     _after(probe.patches, module.Trainer, "__init__", probe.boundary.guard_anywhere(made))
+
+
+def lightning_begins(trainer: Any) -> None:
+    """A Lightning Trainer is there, or begins to train."""
+    probe = _probe()
+    if probe is not None:
+        probe.frameworks.append(_about(trainer, _tell_lightning))
 
 
 def lightning_evaluation_imported(module: Any) -> None:

@@ -76,6 +76,7 @@ class TorchHooks:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._handles: list[Any] = []
         self._collecting_since = 0
+        self._compiler: tuple[Any, Any, Any] | None = None
         self._counted_forward = False
         self._scale: float | None = None
         self._skip_told = False
@@ -100,6 +101,11 @@ class TorchHooks:
             handle.remove()
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
+        if self._compiler is not None:
+            handler, starts, ends = self._compiler
+            for callbacks, ours in ((handler.start_callbacks, starts), (handler.end_callbacks, ends)):
+                if ours in callbacks:  # the compiler may have been reset meanwhile
+                    callbacks.remove(ours)
 
     # The model's calls
 
@@ -382,8 +388,11 @@ class TorchHooks:
         """`module` is torch._dynamo.callback."""
         began: list[int] = []
         handler = module.callback_handler
-        handler.register_start_callback(self._boundary.guard(lambda args: began.append(now())))
-        handler.register_end_callback(self._boundary.guard(lambda args: self._compiled(began, args)))
+        starts = self._boundary.guard(lambda args: began.append(now()))
+        ends = self._boundary.guard(lambda args: self._compiled(began, args))
+        handler.register_start_callback(starts)
+        handler.register_end_callback(ends)
+        self._compiler = handler, starts, ends
 
     def _compiled(self, began: list[int], args: Any) -> None:
         if not began:

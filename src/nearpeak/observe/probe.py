@@ -125,6 +125,8 @@ class Probe:
 
     def _forked(self) -> None:
         """The child has no recorder thread and has trained nothing; if it trains, it is a process of its own."""
+        if _current is not self:
+            return
         self.watch.reset()
         self.hooks.sites = {}
         self.boundary.thread = threading.get_ident()
@@ -134,6 +136,7 @@ class Probe:
         """Write the rest, and leave the process as it was found."""
         global _current
         self._finish()
+        atexit.unregister(self._finish)
         self.boundary.active = False
         self.patches.undo()
         self.hooks.remove()

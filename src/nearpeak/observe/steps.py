@@ -106,6 +106,8 @@ class StepWatch:
         """Steps that were thrown away because nobody took them."""
         self.steps = self.updates = 0
         """Closed ones; updates of all optimizers."""
+        self.batches = 0
+        """Arrived ones."""
         self.started = False
         self.model_known = False
         """The model's calls are hooked: what precedes one is not forward."""
@@ -153,6 +155,7 @@ class StepWatch:
     def batch_arrived(self, loader: int, samples: int | None, tokens: int | None, padded_tokens: int | None) -> None:
         """It has come; tokens are None where the batch has none, or where they cannot be told from padding."""
         self._loader = loader
+        self.batches += 1
         if self.clock.current in CLOSED_TO_OTHERS:
             return
         self._arrived.append((samples, tokens, padded_tokens))
