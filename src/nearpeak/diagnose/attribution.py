@@ -13,7 +13,7 @@ from nearpeak.diagnose.intervals import NOTHING, Spans, covered, intersection, m
 from nearpeak.trace.kinds import copy_route, is_pageable
 from nearpeak.trace.timeline import Kind, Timeline
 
-__all__ = ["Attribution", "attribute", "launch_ends_ns"]
+__all__ = ["NEVER", "Attribution", "attribute", "launch_ends_ns", "launches_of", "leading_lanes"]
 
 Int64s = NDArray[np.int64]
 DEVICE_WORK = (Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY)
@@ -118,7 +118,7 @@ def _copy_order(route: str) -> tuple[int, str]:
 def _idle(timeline: Timeline, rows: NDArray[np.intp], busy: Spans, window: tuple[Int64s, Int64s]) -> dict[str, Spans]:
     """What is left, by cause: what the host was seen doing claims its part of a gap, how the gap ended the rest."""
     gaps = within(minus(_window(window), busy), *window)
-    host = _leading_lanes(timeline)
+    host = leading_lanes(timeline)
     causes: dict[str, Spans] = {}
     rest = gaps
     for cause, kind in (("profiler", Kind.PROFILER), ("input", Kind.INPUT), ("sync", Kind.SYNC)):
@@ -133,7 +133,7 @@ def _idle(timeline: Timeline, rows: NDArray[np.intp], busy: Spans, window: tuple
     return causes
 
 
-def _leading_lanes(timeline: Timeline) -> NDArray[np.bool_]:
+def leading_lanes(timeline: Timeline) -> NDArray[np.bool_]:
     """Threads that hand work to the device or hold the steps: others may wait as long as they like."""
     lanes = np.zeros(len(timeline.lanes), bool)
     lanes[timeline.used(timeline.lane, timeline.kind == Kind.LAUNCH)] = True
@@ -174,20 +174,26 @@ def _is_kernel(timeline: Timeline, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
     return (timeline.kind[rows] != Kind.COPY) & ~sets[timeline.name[rows]]
 
 
-NEVER = np.iinfo(np.int64).min
+NEVER = int(np.iinfo(np.int64).min)
+"""As a moment: before everything."""
 
 
 def launch_ends_ns(timeline: Timeline, rows: NDArray[np.intp]) -> Int64s:
     """When the call that caused each row had ended; the smallest number where the trace does not show it."""
+    calls = launches_of(timeline, rows)
+    return np.where(calls >= 0, timeline.start_ns[calls] + timeline.duration_ns[calls], NEVER)
+
+
+def launches_of(timeline: Timeline, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The row of the call that caused each row; -1 where the trace does not show it."""
     calls = np.flatnonzero((timeline.kind == Kind.LAUNCH) & (timeline.correlation >= 0))
     if not len(calls):
-        return np.full(len(rows), NEVER, np.int64)
+        return np.full(len(rows), -1, np.intp)
     order = np.argsort(timeline.correlation[calls], kind="stable")
     known = timeline.correlation[calls][order]
     wanted = timeline.correlation[rows]
     found = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    call = calls[order[found]]
-    return np.where(known[found] == wanted, timeline.start_ns[call] + timeline.duration_ns[call], NEVER)
+    return np.where(known[found] == wanted, calls[order[found]], -1)
 
 
 def _per_step(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nearpeak.diagnose.arrivals import Arrivals, arrivals_of
 from nearpeak.diagnose.attribution import Attribution, attribute, launch_ends_ns
 from nearpeak.diagnose.breakdown import total
+from nearpeak.diagnose.critical_path import critical_path
 from nearpeak.diagnose.facts import Facts
 from nearpeak.diagnose.host_places import host_places
 from nearpeak.diagnose.kernels import KernelTraits, traits_of
@@ -99,6 +100,7 @@ def _trace_facts(
         kernels=kernels[:MOST_KERNELS],
         collectives=_collectives(parts),
         waiting_share=_waiting_share(parts, arrivals),
+        critical_path=critical_path(*max(parts, key=lambda part: total(list(part[1].steps)).window_ns)),
         host_places=host_places(*max(parts, key=lambda part: _host_share(part[1]))),
         **_memory(timelines),
     )

@@ -85,5 +85,8 @@ class TraceFacts:
     """Of the steps, how much ranks waited in exchanges for later ranks, mean over ranks; None for one rank."""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    critical_path: dict[str, float] = field(default_factory=dict)
+    """What the steps' length hangs on, by share: compute, communication, copy, input, host, handover (queues and
+    launching). Of the rank whose steps are longest."""
     host_places: tuple[tuple[str, float], ...] = ()
     """What the host was seen doing while the device waited for its work: name and share of the steps."""

@@ -38,6 +38,7 @@ def trace_page(diagnosis: Diagnosis, timelines: Sequence[Timeline], named: str) 
         Section("time", "Where the time goes", breakdown_bars(facts), lead=f"Over {facts.source}."),
         findings_section(diagnosis),
         Section("lanes", "What ran when", _lanes(timelines), lead="Each device's steps by cause."),
+        Section("path", "What the step hangs on", _path(trace), lead=PATH_LEAD),
         Section("ranks", "Ranks", _ranks(facts.ranks, trace)),
         Section("kernels", "Kernels", _kernels(trace)),
         Section("exchanges", "Exchanges", _exchanges(trace)),
@@ -87,6 +88,27 @@ def _lane(line: Timeline, found: Attribution, device: int | None, base_ns: int) 
         np.concatenate([spans.end - spans.start for _, spans in sets]) / 1e6,
         np.concatenate([np.full(len(spans.start), kinds.index(cause)) for cause, spans in sets]),
     )
+
+
+PATH_LEAD = (
+    "The chain of work in which each piece began when the one before ended. Shortening what is not on it does not "
+    "shorten the step."
+)
+PATH_NAMES = {
+    "compute": "computing",
+    "communication": "exchange between ranks",
+    "copy": "copies",
+    "input": "waiting for data",
+    "host": "work of the host",
+    "handover": "handing work from host to device",
+}
+
+
+def _path(trace: TraceFacts) -> Html | None:
+    if not trace.critical_path:
+        return None
+    rows = [[PATH_NAMES[part], share_text(share)] for part, share in trace.critical_path.items() if share > 0]
+    return table("Parts of the critical path", ["", "share"], rows, numeric=(1,), quiet=True)
 
 
 def _ranks(ranks: tuple[Breakdown, ...], trace: TraceFacts) -> Html | None:
