@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nearpeak.recording import Recording
     from nearpeak.trace.timeline import Timeline
 
-__all__ = ["SOURCES", "Diagnosed", "Source", "diagnose_paths"]
+__all__ = ["SOURCES", "Diagnosed", "Source", "diagnose_paths", "is_trace", "timelines_of"]
 
 DATABASE = "recording.sqlite"
 
@@ -73,21 +73,28 @@ def _of_recording(paths: Sequence[Path]) -> Diagnosed:
     return Diagnosed(diagnosis=diagnose_recording(recording), recording=recording)
 
 
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
+    """Whether a file is a profiler's trace, or a folder holds one."""
     from nearpeak.trace.formats import format_of, traces_below
 
     return bool(traces_below(path)) if path.is_dir() else format_of(path) is not None
 
 
-def _of_traces(paths: Sequence[Path]) -> Diagnosed:
-    from nearpeak.diagnose.diagnosis import conclude
-    from nearpeak.diagnose.reduce_traces import reduce_traces
+def timelines_of(paths: Sequence[Path]) -> tuple[list[Timeline], list[str]]:
+    """Those of all traces, by rank, and what was left out."""
     from nearpeak.trace.formats import read_traces, traces_below
     from nearpeak.trace.tensorboard_runs import latest_run
 
     files = [file for path in paths for file in (traces_below(path) if path.is_dir() else [path])]
     files, left_out = latest_run(files)
-    timelines = read_traces(files)
+    return read_traces(files), left_out
+
+
+def _of_traces(paths: Sequence[Path]) -> Diagnosed:
+    from nearpeak.diagnose.diagnosis import conclude
+    from nearpeak.diagnose.reduce_traces import reduce_traces
+
+    timelines, left_out = timelines_of(paths)
     facts, unknown = reduce_traces(timelines)
     return Diagnosed(diagnosis=conclude(facts, [*left_out, *unknown]), timelines=tuple(timelines))
 
@@ -124,7 +131,7 @@ def _of_log(paths: Sequence[Path]) -> Diagnosed:
 SOURCES = (
     Source("recording of `nearpeak run`", _is_recording, _of_recording),
     Source("run of XProf's own figures", _is_xprof, _of_xprof),
-    Source("profiler's trace", _is_trace, _of_traces),
+    Source("profiler's trace", is_trace, _of_traces),
     Source("device log", Path.is_file, _of_log),
 )
 """In the order in which they are tried: whatever file is nothing else may be a log, whose reader says what it takes."""

@@ -42,8 +42,9 @@ class Kind:
 def command(first: Path, second: Path, as_json: bool, output: Path | None, force: bool) -> None:
     """Say whether SECOND is faster than FIRST, by how much, and which part of the step made the difference.
 
-    Both are recordings of `nearpeak run`. The interval takes into account that steps hang together; where it leaves
-    no difference, that is what is said.
+    Both are recordings of `nearpeak run`, or traces of profilers (a file, or a folder of ranks), which are compared by
+    cause and by kernel. The interval takes into account that steps hang together; where it leaves no difference, that
+    is what is said.
     """
     refuse_overwriting("--output", output, force=force)
     compared = _kind_of(first, second).compare(first, second)
@@ -88,4 +89,24 @@ def _compare_recordings(first: Path, second: Path) -> Compared:
     return Compared(comparison_document(compared, *named), lambda: print_comparison(compared, *named))
 
 
-KINDS: tuple[Kind, ...] = (Kind("recording of `nearpeak run`", _is_recording, _compare_recordings),)
+def _is_trace(path: Path) -> bool:
+    from nearpeak.cli._sources import is_trace
+
+    return is_trace(path)
+
+
+def _compare_traces(first: Path, second: Path) -> Compared:
+    from nearpeak.cli._sources import timelines_of
+    from nearpeak.diagnose.compare_traces import compare_traces, traced_run
+    from nearpeak.report.trace_comparison import print_trace_comparison, trace_comparison_document
+
+    named = (str(first), str(second))
+    one, other = (traced_run(str(path), timelines_of([path])[0]) for path in (first, second))
+    compared = compare_traces(one, other)
+    return Compared(trace_comparison_document(compared, *named), lambda: print_trace_comparison(compared, *named))
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("recording of `nearpeak run`", _is_recording, _compare_recordings),
+    Kind("profiler's trace", _is_trace, _compare_traces),
+)
