@@ -1,6 +1,6 @@
 """Reading traces: CPU and peak memory against the least that reading JSON costs, and growth from 10 MB to 1 GB.
 
-    python benchmarks/traces.py [TRACE...] [--quick] [--json FILE]
+    python benchmarks/traces.py [TRACE...] [--quick] [--json FILE] [--analyser PYTHON]
 
 Without names it takes the traces in ../shared/cases/traces where they are, and in any case one of its own that repeats
 a step. Every measurement is a fresh process; what it imports is not counted. The bar: unpacking the file and parsing
@@ -204,6 +204,41 @@ def compare(rows: dict[str, list[Path]], repeats: int) -> dict[str, dict[str, Co
     return found
 
 
+def against_analyser(python: str, rows: dict[str, list[Path]], own: dict[str, dict[str, Cost]]) -> dict[str, Cost]:
+    """What another analyser of traces needs for the same figures, beside what nearpeak needs for all of its own."""
+    found: dict[str, Cost] = {}
+    table = []
+    for name, paths in rows.items():
+        command = [python, str(Path(__file__).parent / "_analyser.py"), *map(str, paths)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        last = done.stdout.splitlines()[-1:] or [""]
+        if done.returncode or not last[0].startswith("{"):
+            why = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            table.append([name, "fails", f"{own[name]['nearpeak'].cpu_s:.3f}", "", "", "", why[:40]])
+            continue
+        told = json.loads(last[0])
+        theirs, ours = Cost(told["cpu_s"], told["peak_mb"]), own[name]["nearpeak"]
+        found[name] = theirs
+        figures = [theirs.cpu_s, ours.cpu_s, theirs.cpu_s / ours.cpu_s, theirs.peak_mb, ours.peak_mb]
+        table.append([name, *(f"{figure:.3g}" for figure in figures), "; ".join(told["failed"])[:40]])
+    columns = ["trace", "analyser CPU s", "nearpeak CPU s", "ratio", "analyser peak MB", "nearpeak peak MB", "failed"]
+    print_table(
+        "the analyser's temporal, idle, overlap and kernel breakdowns, against all of nearpeak's", columns, table
+    )
+    return found
+
+
+def judged_against(theirs: dict[str, Cost], own: dict[str, dict[str, Cost]]) -> list[Target]:
+    """All traces that the analyser can read, together."""
+    ours = [own[name]["nearpeak"] for name in theirs]
+    cpu = sum(each.cpu_s for each in theirs.values()) / sum(each.cpu_s for each in ours)
+    peak = max(each.peak_mb for each in ours) / max(each.peak_mb for each in theirs.values())
+    return [
+        Target("the analyser's CPU over nearpeak's", cpu, 8),
+        Target("nearpeak's peak memory over the analyser's", peak, 0.5, at_most=True),
+    ]
+
+
 def main() -> None:
     """Measure, print, judge."""
     if sys.argv[1:2] == ["--measure"]:
@@ -211,14 +246,23 @@ def main() -> None:
         return
     parser = options(__doc__ or "")
     parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE")
+    parser.add_argument(
+        "--analyser", metavar="PYTHON", help="interpreter that has HolisticTraceAnalysis; see _analyser.py"
+    )
     arguments = parser.parse_args()
     sizes, repeats = (QUICK_SIZES_MB, 1) if arguments.quick else (SIZES_MB, REPEATS)
     real = compare(cases(arguments.traces), repeats) if cases(arguments.traces) else {}
     with tempfile.TemporaryDirectory() as folder:
         repeated = {f"{size} MB": [write_repeated(Path(folder) / f"{size}.json.gz", size)] for size in sizes}
         made = compare(repeated, 1 if arguments.quick else 2)
-    targets = judged(real, made)
-    figures = {name: {who: asdict(cost) for who, cost in costs.items()} for name, costs in {**real, **made}.items()}
+        targets = judged(real, made)
+        figures = {name: {who: asdict(cost) for who, cost in costs.items()} for name, costs in {**real, **made}.items()}
+        if arguments.analyser:
+            rows = {**cases(arguments.traces), **dict(list(repeated.items())[:2])}
+            theirs = against_analyser(arguments.analyser, rows, {**real, **made})
+            targets += judged_against(theirs, {**real, **made}) if theirs else []
+            for name, cost in theirs.items():
+                figures[name]["analyser"] = asdict(cost)
     finish(targets, figures, arguments.json)
 
 

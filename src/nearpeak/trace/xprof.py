@@ -117,7 +117,10 @@ def read_xprof(paths: Sequence[Path]) -> list[XprofFigures]:
         hosts.setdefault((str(path.parent), host), []).append(path)
     if not hosts:
         raise DataError("no file of XProf was given.")
-    return [_of_host(host, files) for (_, host), files in hosts.items()]
+    found = [_of_host(host, files) for (_, host), files in hosts.items()]
+    if not any(len(each.step_ms) or each.ops or each.stages for each in found):
+        raise DataError(f"{paths[0]}: no figure of XProf is in it; give the *.xplane.pb file that it was made from.")
+    return found
 
 
 def _tool(path: Path) -> str | None:
