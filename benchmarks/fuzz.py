@@ -14,9 +14,8 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-sys.path.insert(0, str(ROOT / "tests" / "trace"))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
 from _table import Target, finish, options, print_table
 from fuzzing import fuzz
 
