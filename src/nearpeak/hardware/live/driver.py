@@ -25,21 +25,23 @@ _UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of a field value's union, by its type's number."""
 
 
+def _why(code: int) -> Why:
+    """As a reading says it."""
+    if code in UNSUPPORTED_CODES:
+        return "unsupported"
+    if code in NOT_YET_CODES:
+        return "not_yet"
+    named: dict[int, Why] = {NO_PERMISSION: "no_permission", TIMEOUT: "timeout", LOST: "lost", GPU_NOT_FOUND: "lost"}
+    return named.get(code, "error")
+
+
 class Refused(Exception):
     """A question that got no answer. Control flow of this room alone: it never leaves it."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-    @property
-    def why(self) -> Why:
-        """As a reading says it."""
-        if self.code in UNSUPPORTED_CODES:
-            return "unsupported"
-        if self.code in NOT_YET_CODES:
-            return "not_yet"
-        return {NO_PERMISSION: "no_permission", TIMEOUT: "timeout"}.get(self.code, "lost" if self.lost else "error")  # type: ignore[return-value]
+        self.why: Why = _why(code)
 
     @property
     def final(self) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["EventWatcher"]
 
 XID_EVENT = 0x8
-WAIT_MS = 500
+WAIT_MS = 1000
 FAULTS_IN_A_ROW = 20
 
 
@@ -57,7 +57,7 @@ class EventWatcher:
         """End the watch, unless the driver holds it."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(WAIT_MS / 1000 * 2)
+            self._thread.join(WAIT_MS / 1000 * 1.2)
 
     def _register(self, card: NvmlCard, events: Any) -> bool:
         try:

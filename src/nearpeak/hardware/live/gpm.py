@@ -49,6 +49,7 @@ class GpmMeter:
         self._samples: list[Any] = []
         self._request: Any = None
         self._asked: list[str] = []
+        self._entries: list[tuple[str, Any, float]] = []
         self._taken_s: float | None = None
         self._values: Values = dict.fromkeys(GPM_FIGURES, Refused(27, "the first of two samples"))
         self._refusal: Refused | None = None
@@ -108,6 +109,10 @@ class GpmMeter:
         for place, figure in enumerate(figures):
             self._request.metrics[place].metricId = GPM_FIGURES[figure][0]
         self._asked = figures
+        # Kept, since each look at an array of structures makes an object anew.
+        self._entries = [
+            (figure, self._request.metrics[place], GPM_FIGURES[figure][1]) for place, figure in enumerate(figures)
+        ]
 
     def _sample(self) -> None:
         """Into the older of the two."""
@@ -123,9 +128,7 @@ class GpmMeter:
         self._ask.asking = "nvmlGpmMetricsGet"
         self._ask.driver.call("nvmlGpmMetricsGet", self._request)
         self._metrics_read = True
-        values: Values = {}
-        for place, figure in enumerate(self._asked):
-            values[figure] = _metric(self._request.metrics[place], GPM_FIGURES[figure][1])
+        values: Values = {figure: _metric(entry, unit) for figure, entry, unit in self._entries}
         kept = [name for name, value in values.items() if not (isinstance(value, Refused) and value.final)]
         if len(kept) < len(values):
             self._ask_for(kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, get_args
 
 from nearpeak.hardware.live.driver import Asker, Driver, Refused
 from nearpeak.hardware.live.gpm import GpmMeter
@@ -15,11 +15,11 @@ from nearpeak.hardware.reading import FIGURES, Device, ProcessUse, Reading, Why
 
 __all__ = ["NvmlCard", "describe", "now_ns"]
 
-PROCESSES_EVERY_S = 0.9
-"""Lists of processes are read no more than once a second, whatever the rate of the rest."""
+PROCESSES_EVERY_S = 1.9
+"""Lists of processes are read no more than every other second, whatever the rate of the rest."""
 HOLDING_EVERY_S = 10.0
 RARE_EVERY_S = 60.0
-STALE_S = 20.0
+STALE_S = 45.0
 """A figure of the slow questions that is older is not shown as if it were of now."""
 ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper",
@@ -30,6 +30,9 @@ LINK_RATES = {
     "nvlink_sent_bytes_per_s": "nvlink_sent_bytes",
     "nvlink_received_bytes_per_s": "nvlink_received_bytes",
 }
+
+
+ALL_UNSUPPORTED: dict[str, Why] = dict.fromkeys(FIGURES, "unsupported")
 
 
 class NvmlCard:
@@ -44,10 +47,12 @@ class NvmlCard:
         self._gpm_ask = gpm
         self._gpm = GpmMeter(gpm, device.gpu_instance if is_instance else None)
         self._questions = [q for q in QUESTIONS if not is_instance or q.name in OF_INSTANCES]
+        self._by_tier = {tier: [q for q in self._questions if q.tier == tier] for tier in get_args(Tier)}
         self._lister = ProcessLister(self.fast, owners, has_shares=not is_instance)
         self._processes: tuple[ProcessUse, ...] | None = None
         self._listed_s = self._held_s = self._rare_s = float("-inf")
-        self._slow_values: Values = {}
+        self._slow_names = [name for q in self._questions if q.tier != "fast" for name in q.figures]
+        self._slow_values: Values = dict.fromkeys(self._slow_names, Refused(27, "its turn has not come"))
         self._slow_at_s: float | None = None
         self._doubt = Doubt()
         self._links: tuple[float, Values] | None = None
@@ -116,9 +121,8 @@ class NvmlCard:
     def _answers(self, ask: Asker, tier: Tier) -> Values:
         """Of all questions of a tier; raises Refused only where the device is lost."""
         values: Values = {}
-        for question in self._questions:
-            if question.tier == tier:
-                values |= _answer(ask, question)
+        for question in self._by_tier[tier]:
+            values |= _answer(ask, question)
         return values
 
     def _needs_holding(self) -> bool:
@@ -133,12 +137,9 @@ class NvmlCard:
 
     def _slow_figures(self) -> Values:
         """Those of the slow questions, none of them older than it looks."""
-        slow = [name for q in self._questions if q.tier != "fast" for name in q.figures]
-        if self._slow_at_s is None:
-            return dict.fromkeys(slow, Refused(27, "its turn has not come"))
-        if time.monotonic() - self._slow_at_s > STALE_S:
-            return dict.fromkeys(slow, Refused(10, "the driver did not answer in time"))
-        return dict.fromkeys(slow, Refused(27, "its turn has not come")) | self._slow_values
+        if self._slow_at_s is not None and time.monotonic() - self._slow_at_s > STALE_S:
+            return dict.fromkeys(self._slow_names, Refused(10, "the driver did not answer in time"))
+        return self._slow_values
 
     def _link_rates(self, values: Values) -> Values:
         """From the counters of two readings, where no performance counter gives them."""
@@ -161,9 +162,16 @@ class NvmlCard:
         )
 
     def _reading(self, at_ns: int, values: Values) -> Reading:
-        known = {name: value for name, value in values.items() if not isinstance(value, Refused)} | self._events()
-        missing: dict[str, Why] = {name: "unsupported" for name in FIGURES if name not in known}
-        missing |= {name: value.why for name, value in values.items() if isinstance(value, Refused)}
+        known: dict[str, Any] = self._events()
+        missing: dict[str, Why] = dict(ALL_UNSUPPORTED)
+        for name, value in values.items():
+            if isinstance(value, Refused):
+                why: Why = value.why
+                missing[name] = why
+            else:
+                known[name] = value
+        for name in known:
+            missing.pop(name, None)
         if self.xid_events is not None and "xid" not in known:
             missing["xid"] = "not_yet"
         for name in self._doubt.doubtful(known, self._processes):

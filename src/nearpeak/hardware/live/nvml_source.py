@@ -20,7 +20,9 @@ PATIENCE_S = 1.0
 """How long a device may take for one reading before the others go on without it."""
 OPENING_PATIENCE_S = 30.0
 """Without persistence a driver wakes every card up first, seconds for each."""
-SLOW_EVERY_S = 5.0
+SLOW_EVERY_S = 10.0
+"""What changes slowly; a pass over eight devices costs as much as two readings."""
+SLOW_PATIENCE_S = 5.0
 REOPEN_EVERY_S = 10.0
 
 
@@ -46,7 +48,7 @@ class NvmlSource:
         self._owners = owners or OwnerBook()
         self._patience_s = patience_s
         self._lane: Lane[Any] = Lane("devices", OPENING_PATIENCE_S)
-        self._slow: Lane[Any] = Lane("slow", max(patience_s, SLOW_EVERY_S))
+        self._slow: Lane[Any] = Lane("slow", max(patience_s, SLOW_PATIENCE_S))
         self._slots: list[_Slot] = []
         self._events = EventWatcher(self._driver)
         self._slow_due_s = float("-inf")

@@ -278,7 +278,7 @@ QUESTIONS: tuple[Question, ...] = (
         _memory,
     ),
     _one("power", "fast", "power_w", _scaled("power_w", "nvmlDeviceGetPowerUsage", scale=MW, digits=3)),
-    _one("energy", "fast", "energy_j", _scaled("energy_j", "nvmlDeviceGetTotalEnergyConsumption", scale=MJ, digits=3)),
+    _one("energy", "slow", "energy_j", _scaled("energy_j", "nvmlDeviceGetTotalEnergyConsumption", scale=MJ, digits=3)),
     Question(
         "fields",
         "fast",
@@ -286,14 +286,14 @@ QUESTIONS: tuple[Question, ...] = (
         lambda ask: _fields(ask, _FAST_FIELDS),
     ),
     _one("clock", "fast", "clock_hz", _clock("clock_hz", SM)),
-    _one("memory clock", "fast", "clock_memory_hz", _clock("clock_memory_hz", MEMORY)),
+    _one("memory clock", "slow", "clock_memory_hz", _clock("clock_memory_hz", MEMORY)),
     _one("temperature", "fast", "temperature_c", _temperature),
     _one("throttle reasons", "fast", "throttle_reasons", _throttle_reasons),
-    _one("performance state", "fast", "performance_state", _performance_state),
+    _one("performance state", "slow", "performance_state", _performance_state),
     _one(
-        "pcie generation", "fast", "pcie_generation", _scaled("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration")
+        "pcie generation", "slow", "pcie_generation", _scaled("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration")
     ),
-    _one("pcie width", "fast", "pcie_width", _scaled("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth")),
+    _one("pcie width", "slow", "pcie_width", _scaled("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth")),
     _one(
         "margin",
         "slow",

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["WatchApp"]
 
 FASTEST_S, SLOWEST_S = 0.1, 60.0
+MANY_LINES = 40
 STYLES = {
     "": Style(),
     "dim": Style(dim=True),
@@ -48,6 +50,12 @@ STYLES = {
 PLAIN = {name: Style(bold=style.bold, dim=style.dim, reverse=style.reverse) for name, style in STYLES.items()}
 
 
+def _ansi_of(style: Style) -> str:
+    """The escape sequence that begins a style."""
+    codes = style._make_ansi_codes(ColorSystem.STANDARD)
+    return f"\x1b[{codes}m" if codes else ""
+
+
 class LinesView(Widget):
     """Draws lines; each again only when it changed."""
 
@@ -56,20 +64,34 @@ class LinesView(Widget):
     def __init__(self, *, color: bool) -> None:
         super().__init__()
         self._styles = STYLES if color else PLAIN
+        self._codes = {name: _ansi_of(style) for name, style in self._styles.items()}
         self._lines: list[Line] = []
 
-    def show(self, lines: list[Line]) -> None:
-        """Replace what is drawn."""
-        before, self._lines = self._lines, lines
-        if len(before) != len(lines):
-            self.refresh()
-            return
-        changed = [y for y, (old, new) in enumerate(zip(before, lines, strict=True)) if old != new]
-        if changed:
-            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+    def show(self, lines: list[Line]) -> str:
+        """Replace what is drawn. Returns what to write to the terminal, where only some lines changed.
 
-    def render_line(self, y: int) -> Strip:
-        """Of the terminal's line `y`."""
+        The toolkit would lay out and compose the whole screen for each of them, which costs several times more than
+        everything else that a reading does.
+        """
+        before, self._lines = self._lines, lines
+        if len(before) != len(lines) or not before:
+            self.refresh()
+            return ""
+        changed = [y for y, (old, new) in enumerate(zip(before, lines, strict=True)) if old != new]
+        if len(changed) > len(lines) // 2 and len(changed) > MANY_LINES:
+            self.refresh()
+            return ""
+        return "".join(f"\x1b[{y + 1};1H{self._ansi(lines[y])}" for y in changed)
+
+    def _ansi(self, line: Line) -> str:
+        return "".join(f"{self._codes[style]}{text}\x1b[0m" if self._codes[style] else text for text, style in line)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """All lines of a part of the screen. Without the toolkit's cache, which does not know of what `show` wrote."""
+        lines = [self._strip(y) for y in range(crop.y, crop.bottom)]
+        return [line.crop(crop.x, crop.right) for line in lines]
+
+    def _strip(self, y: int) -> Strip:
         line = self._lines[y] if y < len(self._lines) else ()
         return Strip([Segment(text, self._styles[style]) for text, style in line]).adjust_cell_length(self.size.width)
 
@@ -162,7 +184,10 @@ class WatchApp(App[int]):
         if self.state.message and time.monotonic() > self._message_until_s:
             self.state.message = ""
         self.state.findings, self.state.runs = self._watcher.findings, self._watcher.runs
-        self._view.show(screen_lines(self._watcher.history, self.state, self._width, self._height))
+        changes = self._view.show(screen_lines(self._watcher.history, self.state, self._width, self._height))
+        if changes and self._driver is not None:
+            self._driver.write(changes)
+            self._driver.flush()
 
     def _tell(self, message: str) -> None:
         self.state.message, self._message_until_s = message, time.monotonic() + 5

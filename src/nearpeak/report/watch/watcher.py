@@ -18,11 +18,11 @@ from nearpeak.report.watch.screen import RunLine
 
 __all__ = ["LiveWatcher", "ReplayWatcher", "Watcher", "findings_of"]
 
-FINDINGS_EVERY_S = 5.0
+FINDINGS_EVERY_S = 15.0
 FINDINGS_AFTER = 5
 """Readings before anything is said: one moment is no evidence."""
 RUNS_EVERY_S = 2.0
-LOOK_EVERY_S = 10.0
+LOOK_EVERY_S = 20.0
 
 
 class Watcher(Protocol):
