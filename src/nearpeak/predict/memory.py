@@ -14,8 +14,10 @@ from nearpeak.predict.step_trace import StepTrace, repeated
 __all__ = ["STEPS", "MemoryForecast", "Risk", "forecast_memory"]
 
 MIB = 1 << 20
-STEPS = 3
-"""Optimizer state comes in the first step, the allocator settles in the second."""
+STEPS = 2
+"""Optimizer state comes in the first step; the second is the first that has all."""
+LATER_STEPS = 4
+"""What the allocator takes after that depends on where small buffers happened to lie: it widens the interval."""
 LOW_SHARE, HIGH_SHARE = 0.97, 1.04
 """Nine of ten measured peaks lie between these shares of the predicted (docs/memory.md)."""
 CALIBRATED_SHARE = 0.015
@@ -78,7 +80,8 @@ def forecast_memory(
     context = _context(card, extra_device_bytes, reading)
     risks = _risks(trace)
     allocated = _around(played.peak_allocated, risks, reading)
-    reserved = _around(played.peak_reserved, risks, reading)
+    later = play(repeated(trace, steps + LATER_STEPS, keeps_outputs=keeps_outputs), settings)
+    reserved = _reaching(_around(played.peak_reserved, risks, reading), later.peak_reserved)
     used = Interval(reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high)
     fits, why = _verdict(several, card, context, risks, reading, settings)
     return MemoryForecast(
@@ -120,6 +123,10 @@ def _around(likely: int, risks: tuple[Risk, ...], reading: Reading | None) -> In
     if reading is not None:
         return Interval(likely * (1 - CALIBRATED_SHARE), likely, likely * (1 + CALIBRATED_SHARE))
     return Interval(likely * LOW_SHARE, likely, likely * HIGH_SHARE + _extra(risks))
+
+
+def _reaching(interval: Interval, high: float) -> Interval:
+    return Interval(interval.low, interval.likely, max(interval.high, high))
 
 
 def _extra(risks: tuple[Risk, ...]) -> int:

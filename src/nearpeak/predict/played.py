@@ -92,6 +92,8 @@ class _Run:
             highest = status.peak_allocated
             if event > 0:
                 address[event] = allocator.malloc(self._sizes[event - 1])
+            elif event == 0:
+                allocator.empty_cache()
             else:
                 allocator.free(address.pop(-event))
             self._allocated.append(status.allocated)

@@ -56,6 +56,8 @@ class CaptureRequest:
     micro_batches: int = 1
     clip_norm: float | None = None
     channels_last: bool = False
+    cudnn_benchmark: bool = False
+    """`torch.backends.cudnn.benchmark`: each new shape of a convolution tries algorithms and then empties the cache."""
     padded: bool = False
     """Whether batches hold padding: with it, attention gets a mask, and some kernels do not take one."""
     keeps_outputs: bool = True

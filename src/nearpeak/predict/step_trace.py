@@ -54,7 +54,8 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of one phase. An event n > 0 is the allocation number n - 1, an event -n its free."""
+    """A stretch of one phase. An event n > 0 is the n-th allocation, an event -n its free, 0 that the allocator gives
+    its cache back."""
 
     phase: str
     step: int
@@ -149,6 +150,8 @@ class _Composer:
         return composed
 
     def _event(self, event: int, step: int, live: set[int]) -> list[int]:
+        if event == 0:
+            return [0] if step == 0 else []  # algorithms are tried once
         if event > 0:
             return self._allocated(event, step, live)
         number = self._freed(-event, step)

@@ -21,9 +21,12 @@ def blas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
 class HiddenMemory:
     """What each operator takes on one card."""
 
-    def __init__(self, compute_capability: tuple[int, int]) -> None:
+    def __init__(self, compute_capability: tuple[int, int], *, tries_algorithms: bool = False) -> None:
+        """`tries_algorithms`: as `torch.backends.cudnn.benchmark` has cuDNN do."""
         self._blas_bytes = blas_workspace_bytes(compute_capability)
         self._handles: set[str] = set()
+        self._tries_algorithms = tries_algorithms
+        self._tried: set[Any] = set()
 
     def before(self, func: Any, args: Any, kwargs: Any, phase: str) -> list[int]:
         """Sizes that stay from now on: each thread's cuBLAS handle keeps a workspace; backward has its own thread."""
@@ -35,12 +38,23 @@ class HiddenMemory:
         self._handles.add(handle)
         return [self._blas_bytes]
 
+    def empties_cache(self, func: Any, args: Any) -> bool:
+        """Whether a convolution of a shape not seen before runs with `cudnn.benchmark`: torch gives the cache back
+        after it has tried the algorithms."""
+        if not self._tries_algorithms or func._overloadpacket not in _CONVOLUTIONS:
+            return False
+        key = (func, *(tuple(each.shape) if isinstance(each, torch.Tensor) else str(each) for each in args))
+        new = key not in self._tried
+        self._tried.add(key)
+        return new
+
     def during(self, func: Any, args: Any, results: list[torch.Tensor]) -> int:
         """Bytes that live only while the kernel runs, beside its results."""
         rule = _BUFFERS.get(func._overloadpacket)
         return 0 if rule is None else rule(args, results)
 
 
+_CONVOLUTIONS = {aten.convolution, aten.convolution_backward}
 _PRODUCTS = {aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.addbmm, aten.mv, aten.addmv, aten.dot}
 
 

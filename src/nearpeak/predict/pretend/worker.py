@@ -56,7 +56,7 @@ def _trace(request: CaptureRequest) -> StepTrace:
     modules = _prepared()
     kernels.use(kernels.Card(request.compute_capability))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    tracker = Tracker(modules, HiddenMemory(request.compute_capability))
+    tracker = Tracker(modules, HiddenMemory(request.compute_capability, tries_algorithms=request.cudnn_benchmark))
     return run_step(subject_of(request, fake), tracker, fake)
 
 

@@ -1,0 +1,315 @@
+"""How near predicted memory comes to measured: allocator replays, public measurements, decisions, time, support.
+
+    python benchmarks/memory.py [--only NAME] [--rows N] [--json FILE] [--quick]
+
+Needs ../shared/cases, and timm and torchvision for their models (their compiled parts need not fit torch).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from _memory_fits import fits_figures
+from _memory_rows import (
+    CASES,
+    MIB,
+    errors_with_offset,
+    measured_rows,
+    other_errors,
+    predict_rows,
+    schedtune_request,
+    share,
+    timm_rows,
+    xmem_request,
+)
+from _table import Target, finish, options, print_table
+
+from nearpeak.errors import NearpeakError
+from nearpeak.predict.capture import capture, capture_all
+from nearpeak.predict.memory import peaks
+from nearpeak.predict.replay import replay
+from nearpeak.predict.request import CaptureRequest, Lora
+from nearpeak.predict.snapshot import read_snapshot
+
+Section = Callable[[Any], tuple[dict[str, Any], list[Target]]]
+SEED = 11
+
+
+def snapshots(_: Any) -> tuple[dict[str, Any], list[Target]]:
+    """The allocator alone: recorded requests in, addresses and segments out."""
+    results = {path.name: replay(one) for path in _snapshot_files() for one in read_snapshot(path)}
+    rows = [
+        [
+            name[:48],
+            f"{r.allocations:,}",
+            f"{r.peak_reserved / MIB:,.0f}",
+            f"{r.segments}",
+            f"{r.address_share or 0:.1%}",
+        ]
+        for name, r in results.items()
+    ]
+    print_table("Allocator replay", ["snapshot", "requests", "peak MiB", "segments", "addresses"], rows)
+    exact = mean(r.exact for r in results.values())
+    addresses = sum(r.same_address for r in results.values()) / sum(r.allocations for r in results.values())
+    targets = [Target("replays exact in peak and segments", exact, 1.0), Target("addresses equal", addresses, 0.98)]
+    return {"snapshots": len(results)}, targets
+
+
+def _snapshot_files() -> list[Path]:
+    return sorted((CASES / "memory/snapshots").glob("*.pickle"))
+
+
+def training_snapshots(args: Any) -> tuple[dict[str, Any], list[Target]]:
+    """End to end: the program that made the snapshots, run without a GPU. Its code is not ours: --snapshot-code
+    names a module:function that builds it, called with `context`; without, nothing is claimed."""
+    if args.snapshot_code is None:
+        print("\nTraining snapshots: not compared; --snapshot-code names the program that made them.")
+        return {}, []
+    rows, errors = [], []
+    for path in _snapshot_files():
+        if "training" not in path.name:
+            continue
+        context = int(path.name.split("_training")[0].rsplit("_", 1)[-1])
+        (snapshot,) = read_snapshot(path)
+        real = replay(snapshot)
+        precision: Any = "fp32" if context <= 256 else "bf16"
+        request = CaptureRequest(
+            model=args.snapshot_code, kind="function", precision=precision, overrides={"context": context}
+        )
+        played = peaks(capture(request))
+        pairs = [(played.peak_allocated, real.peak_allocated), (played.peak_reserved, real.peak_reserved)]
+        errors += [abs(predicted - measured) / measured for predicted, measured in pairs]
+        rows.append([f"context {context}, {precision}", *(f"{p / MIB:,.0f} / {m / MIB:,.0f}" for p, m in pairs)])
+    print_table("Training snapshots, MiB predicted / real", ["run", "allocated", "reserved"], rows)
+    return {"errors": errors}, [Target("training snapshots, largest error", max(errors), 0.01, at_most=True)]
+
+
+def xmem(_: Any) -> tuple[dict[str, Any], list[Target]]:
+    """Rows of an RTX 3060 and an A100, with what other estimators said of them."""
+    rows = [row for row in measured_rows() if row["metric"] == "nvml_used_minus_start"]
+    pairs = [(row, request) for row in rows if (request := xmem_request(row)) is not None]
+    predicted, failed = predict_rows(pairs)
+    errors = errors_with_offset(predicted)
+    table = [
+        [f"{p.row['model']} ×{float(p.row['batch']):.0f} {p.row['optimizer']}", f"{p.measured_mib:,.0f}", f"{e:.1%}"]
+        for p, e in zip(predicted, errors, strict=True)
+    ]
+    print_table("xMem rows: measured MiB, error with a constant from other models", ["run", "measured", "error"], table)
+    _print_others(rows, errors)
+    print(f"not reconstructed: {len(rows) - len(predicted)} of {len(rows)} {failed[:3] or ''}")
+    targets = [
+        Target("xMem rows, median error", median(errors), 0.02, at_most=True),
+        Target("xMem rows, mean error", mean(errors), 0.03, at_most=True),
+    ]
+    return {"errors": errors, "failed": failed}, targets
+
+
+def timm_a100(args: Any) -> tuple[dict[str, Any], list[Target]]:
+    """Random rows of timm's training script; one constant for the machine, from other models."""
+    pairs = timm_rows(12 if args.quick else args.rows, args.seed)
+    predicted, failed = predict_rows(pairs)
+    errors = errors_with_offset(predicted)
+    worst = sorted(zip(errors, predicted, strict=True), key=lambda item: -item[0])[:8]
+    table = [
+        [
+            f"{p.row['model']} ×{float(p.row['batch']):.0f}",
+            f"{p.measured_mib:,.0f}",
+            f"{p.reserved_mib:,.0f}",
+            f"{e:.1%}",
+        ]
+        for e, p in worst
+    ]
+    print_table("timm on an A100: the worst rows", ["run", "measured", "reserved", "error"], table)
+    _print_others([p.row for p in predicted], errors)
+    print(f"{len(predicted)} rows; unsupported: {len(failed)} {failed[:3] or ''}")
+    targets = [
+        Target("timm A100 rows, median error", median(errors), 0.025, at_most=True),
+        Target("timm A100 rows, 90th percentile", share(errors, 0.9), 0.07, at_most=True),
+    ]
+    return {"errors": errors, "failed": failed}, targets
+
+
+def _print_others(rows: list[dict[str, str]], errors: list[float]) -> None:
+    everyone = {"nearpeak": errors, **other_errors(rows)}
+    table = [
+        [name, f"{len(each)}", f"{median(each):.1%}", f"{mean(each):.1%}", f"{share(each, 0.9):.1%}"]
+        for name, each in everyone.items()
+    ]
+    print_table("The same rows, all estimators", ["estimator", "rows", "median", "mean", "90th"], table)
+
+
+def schedtune(_: Any) -> tuple[dict[str, Any], list[Target]]:
+    """ResNets on five cards; software and optimizer are not stated, so nothing is promised of them."""
+    rows = [row for row in measured_rows() if row["metric"] == "peak_mem_usage"]
+    figures: dict[str, Any] = {}
+    table = []
+    for gpu in sorted({row["gpu"] for row in rows}):
+        predicted, _ = predict_rows([(row, schedtune_request(row)) for row in rows if row["gpu"] == gpu])
+        errors = errors_with_offset(predicted)
+        figures[gpu] = errors
+        table.append([gpu, f"{len(errors)}", f"{median(errors):.1%}", f"{share(errors, 0.9):.1%}"])
+    print_table("ResNets by card, a constant each", ["card", "rows", "median", "90th"], table)
+    return figures, []
+
+
+def not_reconstructed(_: Any) -> tuple[dict[str, Any], list[Target]]:
+    """Tables whose configurations need code, data or settings that they do not state."""
+    used = ("nvml_used_minus_start", "nvidia_smi_max", "peak_mem_usage")
+    left = Counter((row["source"].split("@")[0], row["kind"]) for row in measured_rows() if row["metric"] not in used)
+    table = [[source, kind, f"{count:,}"] for (source, kind), count in left.most_common()]
+    print_table("Rows not reconstructed", ["source", "kind", "rows"], table)
+    return {"rows": sum(left.values())}, []
+
+
+def fits(args: Any) -> tuple[dict[str, Any], list[Target]]:
+    """The largest batch of a ladder that fitted in 24 GB: it fits, the next size up does not."""
+    figures = fits_figures(6 if args.quick else args.rows // 2, args.seed)
+    right = figures["right_share"]
+    print(f"\nfits in a 3090: {figures['decisions']} decisions, {right:.1%} right; unsupported {figures['failed']}")
+    print("wrong, by share of memory:", [f"{name} {by:.1%}" for name, by in figures["wrong"]][:12])
+    worst = max((by for _, by in figures["wrong"]), default=0.0)
+    targets = [
+        Target("fits on an RTX 3090, right", right, 0.95),
+        Target("fits on an RTX 3090, worst miss in memory", worst, 0.05, at_most=True),
+    ]
+    return figures, targets
+
+
+SPEED: dict[str, dict[str, Any]] = {
+    "bert-base": {"batch": 32, "sequence": 128, "layers": ("num_hidden_layers", 24)},
+    "resnet50": {"batch": 32},
+    "gpt2": {"batch": 8, "sequence": 1024, "layers": ("n_layer", 24)},
+    "vit-b": {"batch": 32, "layers": ("num_hidden_layers", 24)},
+    "convnext-t": {"batch": 32},
+    "t5-small": {"batch": 32, "sequence": 128, "layers": ("num_layers", 12)},
+    "Llama-3-8B": {"batch": 1, "sequence": 1024, "precision": "bf16-weights", "layers": ("num_hidden_layers", 64)},
+    "Llama-3-8B LoRA": {
+        "batch": 1, "sequence": 1024, "precision": "bf16-weights", "lora": Lora(rank=16),
+        "layers": ("num_hidden_layers", 64),
+    },
+    "ModernBERT-base": {"batch": 8, "sequence": 512, "layers": ("num_hidden_layers", 44)},
+}  # fmt: skip
+
+
+def speed(args: Any) -> tuple[dict[str, Any], list[Target]]:
+    """Seconds and memory of a whole prediction in a fresh process, and of the same model with twice the layers."""
+    rows, seconds, ratios = [], [], []
+    for name, settings in list(SPEED.items())[: 2 if args.quick else None]:
+        given = {key: value for key, value in settings.items() if key != "layers"}
+        layers = settings.get("layers")
+        try:
+            once = _seconds(CaptureRequest(model=name.split()[0], **given))
+            twice = (
+                _seconds(CaptureRequest(model=name.split()[0], overrides=dict([layers]), **given)) if layers else None
+            )
+        except NearpeakError as error:
+            rows.append([name, str(error)[:60], "", ""])
+            continue
+        seconds.append(once)
+        if twice is not None:
+            ratios.append(twice / once)
+        doubled = "" if twice is None else f"{twice:.1f} s"
+        rows.append([name, f"{once:.1f} s", doubled, "" if twice is None else f"{twice / once:.2f}"])
+    print_table("Time of a prediction", ["model", "time", "twice the layers", "ratio"], rows)
+    held_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / MIB
+    targets = [
+        Target("slowest prediction, s", max(seconds), 15, at_most=True),
+        Target("twice the layers, at most so many times", max(ratios), 1.5, at_most=True),
+        Target("most memory, GiB", held_gib, 4, at_most=True),
+    ]
+    return {"seconds": seconds, "ratios": ratios}, targets
+
+
+def _seconds(request: CaptureRequest) -> float:
+    start = time.perf_counter()
+    peaks(capture(request))
+    return time.perf_counter() - start
+
+
+def support(args: Any) -> tuple[dict[str, Any], list[Target]]:
+    """Random architectures of timm and transformers: how many run, and whether the others say why."""
+    count = 10 if args.quick else args.configurations
+    requests = _random_requests(count, args.seed)
+    failed: list[str] = []
+    for begin in range(0, len(requests), 8):
+        chunk = requests[begin : begin + 8]
+        for request, result in zip(chunk, capture_all(chunk, time_limit_s=400), strict=True):
+            if isinstance(result, NearpeakError):
+                failed.append(f"{request.kind}/{request.model}: {result}")
+    print(f"\n{len(requests)} random configurations, {len(failed)} unsupported:")
+    for line in failed:
+        print("  ", line[:200])
+    return {"failed": failed}, [Target("random configurations supported", 1 - len(failed) / len(requests), 0.9)]
+
+
+def _random_requests(count: int, seed: int) -> list[CaptureRequest]:
+    draw = random.Random(seed)
+    code = (
+        "from nearpeak.predict.pretend.vision import stand_in_for_torchvision as s; s(); import timm;"
+        "print(' '.join(timm.list_models()))"
+    )
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    families = sorted(
+        {
+            *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            *MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+            *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+            *MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        }
+    )
+    vision = draw.sample(listed.stdout.split()[-1200:], count // 2)
+    text = draw.sample(families, min(count - count // 2, len(families)))
+    precisions: Any = ("fp32", "bf16", "fp16")
+    return [CaptureRequest(model=m, kind="timm", batch=2, precision=draw.choice(precisions)) for m in vision] + [
+        CaptureRequest(model=m, batch=2, sequence=64, precision=draw.choice(precisions)) for m in text
+    ]
+
+
+SECTIONS: dict[str, Section] = {
+    "snapshots": snapshots,
+    "training_snapshots": training_snapshots,
+    "xmem": xmem,
+    "timm_a100": timm_a100,
+    "schedtune": schedtune,
+    "not_reconstructed": not_reconstructed,
+    "fits": fits,
+    "speed": speed,
+    "support": support,
+}
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="this section alone; may be repeated")
+    parser.add_argument("--rows", type=int, default=100, help="rows sampled of the large tables")
+    parser.add_argument("--configurations", type=int, default=200, help="random architectures tried")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the samples")
+    parser.add_argument("--snapshot-code", metavar="MODULE:FUNCTION", help="builds the model behind the snapshots")
+    args = parser.parse_args()
+    figures: dict[str, Any] = {}
+    targets: list[Target] = []
+    for name in args.only or SECTIONS:
+        figures[name], found = SECTIONS[name](args)
+        targets += found
+    finish(targets, figures, args.json)
+
+
+if __name__ == "__main__":
+    main()
