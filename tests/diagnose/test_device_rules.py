@@ -159,6 +159,11 @@ def test_the_umbrella_reason_is_not_told_twice() -> None:
     assert kinds(series(**{**HEALTHY, "throttle_reasons": ("hardware_slowdown",)})) == ["throttled"]
 
 
+def test_dmon_counts_violations_as_a_share_of_time() -> None:
+    readings = series(count=100, **HEALTHY | {"throttle_reasons": ("power_cap",)}, other={"dmon.pviol [%]": 35})
+    assert "35 % of the time" in found(readings)[0].title
+
+
 def test_an_idle_device_is_not_throttled() -> None:
     idle = {**HEALTHY, "busy_percent": 0.0, "memory_used_bytes": 0}
     assert kinds(series(**{**idle, "throttle_reasons": ("power_cap",)})) == []

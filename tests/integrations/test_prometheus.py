@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -23,8 +25,8 @@ pytest.importorskip("prometheus_client")
 from nearpeak.errors import SettingError
 from nearpeak.hardware.host_reading import HostReading
 from nearpeak.hardware.live.sampler import DeviceSampler, Snapshot, SourceState
+from nearpeak.hardware.metric_names import DCGM, NATIVE
 from nearpeak.hardware.reading import FIGURES, Device, ProcessUse, Reading
-from nearpeak.integrations._metric_names import DCGM, NATIVE
 from nearpeak.integrations._metric_server import LatestSnapshot, MetricServer
 from nearpeak.integrations.prometheus import Names, SnapshotCollector, render
 
@@ -237,6 +239,8 @@ def test_a_prometheus_server_scrapes_it(tmp_path: Path) -> None:
             assert found["metric"]["model_name"] == "NVIDIA H100 80GB HBM3" and found["value"][1] == "50"
             assert wait_for(api, 'up{job="nearpeak"}')["value"][1] == "1"
             assert wait_for(api, "nearpeak_gpu_energy_joules_total")["value"][1] == "12.5"
+            for query in dashboard_queries():
+                assert json.loads(get(api + quote(query))[1])["status"] == "success", query
 
 
 @contextmanager
@@ -264,7 +268,7 @@ def wait_for(api: str, query: str) -> dict:
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
         try:
-            status, body = get(api + urllib.request.quote(query))  # type: ignore[attr-defined]
+            status, body = get(api + quote(query))
         except (urllib.error.URLError, ConnectionError):
             status, body = 0, ""
         if status == 200 and (found := json.loads(body)["data"]["result"]) and found[0]["value"][1] != "0":
@@ -285,12 +289,15 @@ def test_the_verb_serves_and_ends(tmp_path: Path) -> None:
         assert run.wait(timeout=20) == 0
 
 
-def test_a_dashboard_asks_for_metrics_that_there_are() -> None:
+def dashboard_queries() -> list[str]:
     path = Path(__file__).parents[2] / "docs" / "grafana" / "nearpeak-devices.json"
-    dashboard = json.loads(path.read_text())
-    asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", []))
-    import re
+    panels = json.loads(path.read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [query.replace("$host", ".*").replace("$gpu", ".*") for query in asked]
 
+
+def test_a_dashboard_asks_for_metrics_that_there_are() -> None:
+    asked = " ".join(dashboard_queries())
     known = {metric.name for metric in NATIVE} | {f"{metric.name}_total" for metric in NATIVE if metric.counter}
     known |= {"nearpeak_gpu_throttle_reason", "nearpeak_gpu_state", "nearpeak_host_cpu_ratio"}
     known |= {"nearpeak_host_busiest_core_ratio"}
@@ -303,3 +310,16 @@ def test_the_documentation_lists_every_metric() -> None:
     names = [f"{metric.name}_total" if metric.counter else metric.name for metric in NATIVE]
     missing = [name for name in (*names, *(metric.name for metric in DCGM)) if f"`{name}`" not in page]
     assert not missing
+
+
+@pytest.mark.parametrize("names", ["nearpeak", "dcgm", "both"])
+def test_what_it_gives_is_read_back_as_a_log(names: Names) -> None:
+    from nearpeak.hardware.logs.log import parse_log
+
+    log = parse_log(text(names).splitlines(), "scrape")
+    first, card, instance = log.readings
+    assert (first.busy_percent, first.power_w, first.memory_used_bytes) == (50.0, 300.5, GIB)
+    assert (first.sm_busy_percent, first.energy_j, first.ecc_uncorrected) == (25.0, 12.5, 0)
+    assert (card.busy_percent, card.power_w) == (None, 434.0)
+    assert (instance.mig, instance.memory_used_bytes) == (7, 0)
+    assert log.devices[0].name == "NVIDIA H100 80GB HBM3" and log.devices[0].uuid == "GPU-a"

@@ -16,6 +16,7 @@ from nearpeak.hardware.reading import Device, Reading
 __all__ = ["device_facts", "host_facts", "reduce_readings"]
 
 NS = 10**9
+VIOLATION = "dmon.pviol [%]"
 
 
 def reduce_readings(
@@ -151,14 +152,13 @@ class _Reduced:
         always = [set(r.slowing) & limits.TROUBLE for r in self._all if r.slowing is not None]
         names = sorted({name for slowing in (*always, *(each for _, each in asked)) for name in slowing})
         slowed = [r for r, slowing in asked if slowing]
+        while_working = [slowing for _, slowing in asked]
+        shares = {name: _share_of(always if name in limits.TROUBLE else while_working, name) for name in names}
         near = [s >= limits.NEAR_POWER_LIMIT for r in working if (s := self._power_share(r)) is not None]
         spans = {reason: _grown_over(self._all, figure) for reason, figure in limits.COUNTERS.items()}
         seconds = {reason: grown for reason, (grown, _) in spans.items() if grown}
         return {
-            "throttled": {
-                name: _share_of(always if name in limits.TROUBLE else [slowing for _, slowing in asked], name)
-                for name in names
-            },
+            "throttled": shares | _violated(working),
             "throttled_s": seconds,
             "counted_s": max((span for _, span in spans.values()), default=0.0) or None,
             "throttled_clock_share": _mean([s for r in slowed if (s := _clock_share(r)) is not None]),
@@ -203,6 +203,13 @@ class _Reduced:
             "pcie_replays": int(grown["pcie_replays"]) if "pcie_replays" in grown else None,
             "nvlink_errors": int(grown["nvlink_errors"]) if "nvlink_errors" in grown else None,
         }
+
+
+def _violated(readings: Sequence[Reading]) -> dict[str, Share]:
+    """dmon gives the time at the power limit as a share of each second: more than whether there was any."""
+    known = [float(r.other[VIOLATION]) for r in readings if isinstance(r.other.get(VIOLATION), int | float)]
+    count = round(sum(known) / 100)
+    return {"power_cap": Share(min(count, len(known)), len(known))} if known and count else {}
 
 
 def _share_of(sets: Sequence[set[str]], name: str) -> Share:

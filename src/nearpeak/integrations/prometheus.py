@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from nearpeak.hardware.metric_names import DCGM, NATIVE
 from nearpeak.hardware.reading import THROTTLE_REASONS, Device, Reading
-from nearpeak.integrations._metric_names import DCGM, NATIVE
 
 if TYPE_CHECKING:
     from nearpeak.hardware.live.sampler import Snapshot

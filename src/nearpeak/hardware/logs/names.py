@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from nearpeak.hardware.metric_names import NATIVE
+
 __all__ = ["DEVICE_NAMES", "REASON_NAMES", "SUM_NAMES", "Place", "normalised", "place_of", "reason_of"]
 
 
@@ -211,8 +213,8 @@ _FIGURES: dict[str, tuple[str | None, str]] = {
         "pcie.link.width.max pci.gpu_link_info.link_width.max pci.pci_gpu_link_info.link_widths.max_link_width "
         "dcgm_fi_dev_pcie_max_link_width",
     ),
-    "pcie_sent_bytes_per_s": ("KB/s", "pci.tx_util pci.tx_throughput"),
-    "pcie_received_bytes_per_s": ("KB/s", "pci.rx_util pci.rx_throughput"),
+    "pcie_sent_bytes_per_s": ("KB/s", "pci.tx_util pci.tx_throughput dcgm_fi_dev_pcie_tx_throughput"),
+    "pcie_received_bytes_per_s": ("KB/s", "pci.rx_util pci.rx_throughput dcgm_fi_dev_pcie_rx_throughput"),
     "pcie_replays": (
         None,
         "pci.replay_counter pci.replays_since_reset dmon.pci dcgm_fi_dev_pcie_replay_counter pcie_replay_count",
@@ -416,6 +418,9 @@ _PLACES: dict[str, Place] = {
     **{name: Place(figure, unit) for figure, (unit, names) in _FIGURES.items() for name in names.split()},
     **{name: Place(figure, None, 100.0) for name, figure in _RATIOS.items()},
     **{name: Place(figure, unit) for name, (figure, unit) in _PLAIN.items()},
+    **{
+        name: Place(each.figure, None, 1 / each.factor) for each in NATIVE for name in (each.name, f"{each.name}_total")
+    },
 }
 _REASON_GROUP = re.compile(r"^clocks?_(?:event|throttle)_reasons?\.(?:hw_slowdown\.)?(?:clocks_\w+?_reason_)?(\w+)$")
 _COUNTER_GROUP = re.compile(r"^clocks_(?:event|throttle)_reasons_counters\.(?:clocks_\w+?_reasons_counters_)?(\w+)$")

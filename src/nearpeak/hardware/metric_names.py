@@ -1,4 +1,4 @@
-"""What the exporter calls each figure: names of our own in base units, and DCGM's where it has the figure too."""
+"""What metrics call each figure, given by the exporter and read back from exports: our names, and DCGM's."""
 
 from __future__ import annotations
 
