@@ -12,6 +12,7 @@ from nearpeak.errors import DataError
 
 if TYPE_CHECKING:
     from nearpeak.diagnose.diagnosis import Diagnosis
+    from nearpeak.hardware.logs.log import DeviceLog
     from nearpeak.recording import Recording
     from nearpeak.trace.timeline import Timeline
 
@@ -27,6 +28,7 @@ class Diagnosed:
     diagnosis: Diagnosis
     timelines: tuple[Timeline, ...] = ()
     recording: Recording | None = None
+    log: DeviceLog | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,12 @@ def _of_xprof(paths: Sequence[Path]) -> Diagnosed:
 
 def _of_log(paths: Sequence[Path]) -> Diagnosed:
     from nearpeak.diagnose.device_log import diagnose_log
+    from nearpeak.hardware.logs.log import read_log
 
     if len(paths) > 1:
         raise DataError(f"{paths[0]}, {paths[1]}: one log at a time.")
-    return Diagnosed(diagnosis=diagnose_log(paths[0]))
+    log = read_log(paths[0])
+    return Diagnosed(diagnosis=diagnose_log(log), log=log)
 
 
 SOURCES = (

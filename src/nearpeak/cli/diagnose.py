@@ -11,6 +11,8 @@ from nearpeak.cli._recordings import refuse_overwriting, write_text
 
 if TYPE_CHECKING:
     from nearpeak.cli._sources import Diagnosed
+    from nearpeak.diagnose.diagnosis import Diagnosis
+    from nearpeak.hardware.logs.log import DeviceLog
 
 __all__ = ["command"]
 
@@ -67,6 +69,17 @@ def _as_json(diagnosed: Diagnosed, named: str, output: Path | None, as_json: boo
         click.echo(text)
 
 
+def _page_of_log(log: DeviceLog, diagnosis: Diagnosis, named: str) -> str:
+    """Its readings over time: drawn as those of a recording are."""
+    from tempfile import TemporaryDirectory
+
+    from nearpeak.diagnose.device_log import record_log
+    from nearpeak.report.html.run_page import run_page
+
+    with TemporaryDirectory(prefix="nearpeak-log-") as folder:
+        return run_page(record_log(log, folder, force=True), diagnosis, named=named)
+
+
 def _write_page(diagnosed: Diagnosed, named: str, path: Path) -> None:
     from nearpeak.report.html.page import write_page
 
@@ -74,6 +87,8 @@ def _write_page(diagnosed: Diagnosed, named: str, path: Path) -> None:
         from nearpeak.report.html.run_page import run_page
 
         document = run_page(diagnosed.recording, diagnosed.diagnosis)
+    elif diagnosed.log is not None:
+        document = _page_of_log(diagnosed.log, diagnosed.diagnosis, named)
     else:
         from nearpeak.report.html.trace_page import trace_page
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nearpeak.hardware.reading_store import load_devices
 from nearpeak.recording import PHASES, ProcessRecord, ReadingRecord, Recording, StepRecord
 from nearpeak.recording.arrays import read_columns
 from nearpeak.recording.columns import unpack_columns
@@ -184,8 +184,7 @@ def _from_blocks(recording: Recording) -> dict[str, dict[str, Floats]]:
 
 def _models(recording: Recording) -> dict[str, str]:
     """By key: from the list of devices, and the names that rows carry."""
-    listed = json.loads(recording.info("devices") or "[]")
-    described = {each["key"]: each["name"] for each in listed if each.get("key") and each.get("name")}
+    described = {device.key: device.name for device in load_devices(recording) if device.name}
     with recording._open() as database:
         rows = database.execute("SELECT device, MAX(name) FROM readings GROUP BY device").fetchall()
     return described | {_key(number): name for number, name in rows if name}

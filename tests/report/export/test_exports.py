@@ -12,6 +12,8 @@ import pytest
 from samples import record_run
 
 from nearpeak.errors import SettingError, StorageError
+from nearpeak.hardware.reading import Device, Reading
+from nearpeak.hardware.reading_store import ReadingWriter
 from nearpeak.recording import PHASES, Recording
 from nearpeak.report.export.perfetto import write_perfetto
 from nearpeak.report.export.tables import write_csv, write_parquet
@@ -66,6 +68,25 @@ def test_parquet_is_typed_and_the_unknown_is_null(recording: Recording, tmp_path
     assert str(table.schema.field("samples").type) == "int64"
     assert table["grad_norm"].null_count == 240
     assert table["wall_s"].to_pylist() == [s.wall_s for p in (0, 1) for s in recording.steps(process=p)]
+
+
+def test_packed_readings_are_written_with_the_others(tmp_path: Path) -> None:
+    with ReadingWriter(tmp_path / "log", [Device(index=0, name="NVIDIA L4")]) as writer:
+        for second in range(3):
+            writer.add(
+                Reading(at_ns=second * 10**9, device=0, busy_percent=40 + second, power_w=None if second else 71.5)
+            )
+    recording = Recording(tmp_path / "log")
+    assert write_csv(recording, tmp_path / "readings.csv", "readings") == 3
+    rows = list(csv.DictReader((tmp_path / "readings.csv").read_text().splitlines()))
+    assert [(row["device"], row["busy_percent"], row["power_w"]) for row in rows] == [
+        ("0", "40", "71.5"),
+        ("0", "41", ""),
+        ("0", "42", ""),
+    ]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert write_parquet(recording, tmp_path / "readings.parquet", "readings") == 3
+    assert parquet.read_table(tmp_path / "readings.parquet")["power_w"].to_pylist() == [71.5, None, None]
 
 
 def test_the_checksum_is_castagnolis() -> None:

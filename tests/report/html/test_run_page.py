@@ -12,6 +12,8 @@ from samples import HOSTILE, diagnosis, record_run
 
 from nearpeak.diagnose.facts import Facts
 from nearpeak.diagnose.recorded import diagnose_recording
+from nearpeak.hardware.reading import Device, Reading
+from nearpeak.hardware.reading_store import ReadingWriter
 from nearpeak.recording import Recording, RecordingWriter, RowWriter, StepRecord, describe_run
 from nearpeak.recording.writer import to_json
 from nearpeak.report.html.run_page import run_page
@@ -127,3 +129,15 @@ def test_bands_and_numbers_agree_with_the_recording(tmp_path: Path) -> None:
     assert described is not None
     assert float(described[1]) == pytest.approx(walls_ms.min(), rel=0.01)
     assert 1e3 * float(described[2]) == pytest.approx(walls_ms.max(), rel=0.01)
+
+
+def test_a_device_log_is_drawn_without_steps(tmp_path: Path) -> None:
+    with ReadingWriter(tmp_path, [Device(index=0, name="NVIDIA L4")]) as writer:
+        for second in range(60):
+            writer.add(Reading(at_ns=second * 10**9, device=0, busy_percent=50.0, power_w=60.0 + second))
+    recording = Recording(tmp_path)
+    document = run_page(recording, diagnose_recording(recording), named="gpu.csv")
+    assert read(document).headings[1:] == ["What to do", "Devices", "Unknown"]
+    assert "1 × NVIDIA L4" in document
+    assert "Power: device 0 from 60 W to 119 W" in document
+    assert str(tmp_path) not in document

@@ -19,15 +19,16 @@ from nearpeak.report.wording import subline, verdict
 __all__ = ["findings_section", "opening", "run_page"]
 
 
-def run_page(recording: Recording, diagnosis: Diagnosis) -> str:
-    """One HTML document about a run."""
+def run_page(recording: Recording, diagnosis: Diagnosis, *, named: str | None = None) -> str:
+    """One HTML document about a run, or with `named` about a log of that name, recorded to be drawn."""
     run = read_run(recording)
-    heading = opening(diagnosis, _which(recording), _key_figures(run, diagnosis, recording))
+    heading = opening(diagnosis, named or _which(recording), _key_figures(run, diagnosis, recording))
+    verb, source = ("diagnose", named) if named else ("report", str(recording.folder))
     return page(
-        f"{' '.join(recording.run.command) or recording.folder.name} – nearpeak",
+        f"{named or ' '.join(recording.run.command) or recording.folder.name} – nearpeak",
         heading,
-        _sections(recording, diagnosis, run),
-        footer=f"The same as text: nearpeak report {recording.folder}. Nothing on this page is fetched from anywhere.",
+        _sections(recording, diagnosis, run, is_log=named is not None),
+        footer=f"The same as text: nearpeak {verb} {source}. Nothing on this page is fetched from anywhere.",
     )
 
 
@@ -52,7 +53,7 @@ def findings_section(diagnosis: Diagnosis) -> Section:
     return Section("findings", "What to do", body)
 
 
-def _sections(recording: Recording, diagnosis: Diagnosis, run: RunColumns) -> list[Section]:
+def _sections(recording: Recording, diagnosis: Diagnosis, run: RunColumns, *, is_log: bool) -> list[Section]:
     facts = diagnosis.facts
     seen = facts.run
     places = run_tables.places_table(seen.places) if seen else []
@@ -71,7 +72,7 @@ def _sections(recording: Recording, diagnosis: Diagnosis, run: RunColumns) -> li
         Section("devices", "Devices", _devices(run), lead=run_tables.devices_lead(run.devices)),
         Section("code", "Code", _some([*places, run_tables.workers_table(recording)])),
         Section("learning", "Learning", _pairs(charts.learning_charts(run))),
-        Section("setup", "Set-up", _some(run_tables.setup(recording))),
+        Section("setup", "Set-up", None if is_log else _some(run_tables.setup(recording))),
         Section("unknown", "Unknown", unknown, lead="What could not be told, and why."),
     ]
 
