@@ -38,8 +38,7 @@ def test_the_twins_differ_by_one_import_line() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_all_three_are_one_training(tmp_path: Path) -> None:
-    applied = tmp_path / "applied.json"
-    attached = [sys.executable, "-m", "nearpeak", "run", "--apply", "safe", "--output", str(applied), "--"]
+    attached = [sys.executable, "-m", "nearpeak", "run", "--apply", "safe", "--output", str(tmp_path / "run"), "--"]
     plain = run(tmp_path, sys.executable, str(PLAIN))
     assert [step for step, _ in plain] == list(range(5, 45, 5))
     assert plain[-1][1] < 0.6 * plain[0][1]  # it learns
@@ -47,6 +46,6 @@ def test_all_three_are_one_training(tmp_path: Path) -> None:
         steps = run(tmp_path, *command)
         assert [step for step, _ in steps] == [step for step, _ in plain]
         assert [loss for _, loss in steps] == pytest.approx([loss for _, loss in plain], rel=1e-5)
-    (process,) = json.loads(applied.read_text())["processes"]
+    (process,) = json.loads((tmp_path / "run" / "result.json").read_text())["processes"]
     assert process["regrouped"] == process["windows"] == 40
     assert process["computed_tokens"] < process["own_tokens"] / 3
