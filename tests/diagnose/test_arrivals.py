@@ -9,12 +9,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearpeak.diagnose.arrivals import arrivals_of, blame_ns
-from nearpeak.trace.timeline import Kind, Timeline
+from nearpeak.diagnose.arrivals import Arrivals, arrivals_of, blame_ns
+from nearpeak.trace.timeline import Kind, Lane, Timeline
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
 
 from timelines import timeline
+
+
+def compared(timelines: list[Timeline]) -> Arrivals | None:
+    return arrivals_of([(line, None) for line in timelines])
 
 
 def rank(*starts: int, end: int, origin_ns: int = 0) -> Timeline:
@@ -23,7 +27,7 @@ def rank(*starts: int, end: int, origin_ns: int = 0) -> Timeline:
 
 
 def test_the_late_rank_bears_the_cost() -> None:
-    found = arrivals_of([rank(10, end=100), rank(90, end=100), rank(10, end=100)])
+    found = compared([rank(10, end=100), rank(90, end=100), rank(10, end=100)])
     assert found is not None
     assert (found.waited_ns, found.cost_ns, found.exchanges) == ((80, 0, 80), (0, 160, 0), 1)
 
@@ -41,15 +45,15 @@ def test_costs_sum_to_waits(arrival: list[list[int]]) -> None:
 
 def test_clocks_are_brought_together() -> None:
     apart = 3_000_000_000
-    found = arrivals_of([rank(10, end=100), rank(90, end=100, origin_ns=apart), rank(10, end=100)])
+    found = compared([rank(10, end=100), rank(90, end=100, origin_ns=apart), rank(10, end=100)])
     assert found is not None and found.clock_corrected
     assert found.cost_ns == (0, 160, 0)
 
 
 def test_ranks_that_cannot_be_compared() -> None:
-    assert arrivals_of([rank(1, end=10)]) is None
-    assert arrivals_of([rank(1, end=10), timeline([], [(0, 10)])]) is None
-    assert arrivals_of([rank(*range(1, 40), end=50), rank(1, end=10)]) is None
+    assert compared([rank(1, end=10)]) is None
+    assert compared([rank(1, end=10), timeline([], [(0, 10)])]) is None
+    assert compared([rank(*range(1, 40), end=50), rank(1, end=10)]) is None
 
 
 def test_operations_are_compared_one_by_one() -> None:
@@ -58,6 +62,15 @@ def test_operations_are_compared_one_by_one() -> None:
         rows += [(Kind.COMMUNICATION, 200, 50, "ncclDevKernel_SendRecv", -1)] * (3 if late else 1)
         return timeline(rows, [(0, 1000)])
 
-    found = arrivals_of([with_two(0), with_two(40)])
+    found = compared([with_two(0), with_two(40)])
     assert found is not None
     assert (found.exchanges, found.cost_ns) == (1, (0, 40))
+
+
+def test_devices_of_one_process() -> None:
+    lanes = tuple(Lane(process="device", thread="1", device=device) for device in (0, 0, 1, 1))
+    rows = [(Kind.COMMUNICATION, start, 100 - start, "nccl", -1) for start in (10, 70)]
+    line = timeline(rows, [(0, 1000)], lanes=lanes)
+    line = Timeline(**{n: getattr(line, n) for n in Timeline.__slots__} | {"lane": np.array([0, 2], np.int32)})
+    found = arrivals_of([(line, 0), (line, 1)])
+    assert found is not None and found.cost_ns == (0, 60)

@@ -29,19 +29,22 @@ class Arrivals:
     """Whether clocks were brought together by the exchanges' common ends."""
 
 
-def arrivals_of(timelines: Sequence[Timeline]) -> Arrivals | None:
-    """None for one rank, without exchanges, or where ranks did not make the same exchanges."""
-    if len(timelines) < 2:
+def arrivals_of(ranks: Sequence[tuple[Timeline, int | None]]) -> Arrivals | None:
+    """Of timelines, each with the device that counts (None: all of them).
+
+    None for one rank, without exchanges, or where ranks did not make the same exchanges.
+    """
+    if len(ranks) < 2:
         return None
-    matched = list(_matched([_exchanges(timeline) for timeline in timelines]))
+    matched = list(_matched([_exchanges(timeline, device) for timeline, device in ranks]))
     if not matched:
         return None
-    apart, corrected = _clocks_apart(matched, len(timelines))
-    waited, cost = np.zeros(len(timelines)), np.zeros(len(timelines))
-    for ranks, start, _ in matched:
-        arrival = start - apart[ranks][:, None]
-        waited[ranks] += (arrival.max(axis=0) - arrival).sum(axis=1)
-        cost[ranks] += blame_ns(arrival).sum(axis=1)
+    apart, corrected = _clocks_apart(matched, len(ranks))
+    waited, cost = np.zeros(len(ranks)), np.zeros(len(ranks))
+    for which, start, _ in matched:
+        arrival = start - apart[which][:, None]
+        waited[which] += (arrival.max(axis=0) - arrival).sum(axis=1)
+        cost[which] += blame_ns(arrival).sum(axis=1)
     return Arrivals(
         exchanges=sum(start.shape[1] for _, start, _ in matched),
         waited_ns=tuple(round(each) for each in waited),
@@ -54,8 +57,8 @@ Exchanges = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
 """By group and operation: begins and ends, on the trace's own clock."""
 
 
-def _exchanges(timeline: Timeline) -> Exchanges:
-    rows = timeline.rows(Kind.COMMUNICATION)
+def _exchanges(timeline: Timeline, device: int | None) -> Exchanges:
+    rows = timeline.rows(Kind.COMMUNICATION, device=device)
     start, end = timeline.start_ns[rows], timeline.end_ns[rows]
     if len(timeline.steps):
         inside = (end > timeline.steps.start_ns[0]) & (start < timeline.steps.end_ns[-1])

@@ -25,12 +25,15 @@ __all__ = ["SMALL_KERNEL_US", "reduce_traces"]
 SMALL_KERNEL_US = 10
 """About what launching a kernel costs the host: shorter ones cannot keep it ahead of the device."""
 MOST_KERNELS = 40
+SMALLEST_PART = 0.01
+"""Of the work of the busiest device."""
+WORK = (Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY)
 
 
 def reduce_traces(timelines: Sequence[Timeline]) -> tuple[Facts, list[str]]:
     """Facts of all ranks together, and what could not be told, each as a sentence."""
     unknown = _notes(timelines)
-    parts = [(line, attribute(line, device)) for line in timelines for device in line.busy_devices() or (None,)]
+    parts = [(line, attribute(line, device)) for line in timelines for device in _devices(line) or (None,)]
     parts = [(line, attribution) for line, attribution in parts if attribution.steps]
     if not parts:
         return Facts(source=_source(timelines, 0)), [*unknown, "No step with any work in it was found."]
@@ -47,6 +50,13 @@ def reduce_traces(timelines: Sequence[Timeline]) -> tuple[Facts, list[str]]:
         trace=_trace_facts(timelines, parts, unknown),
     )
     return facts, unknown
+
+
+def _devices(line: Timeline) -> list[int]:
+    """Those that work; a device on which a process only opened a context, or set a few bytes, is none of its own."""
+    worked_ns = {device: int(line.duration_ns[line.rows(*WORK, device=device)].sum()) for device in line.busy_devices()}
+    most_ns = max(worked_ns.values(), default=0)
+    return [device for device, time_ns in worked_ns.items() if time_ns >= SMALLEST_PART * most_ns]
 
 
 def _source(timelines: Sequence[Timeline], steps: int) -> str:
@@ -87,8 +97,8 @@ def _missing(parts: list[tuple[Timeline, Attribution]]) -> list[str]:
 def _trace_facts(
     timelines: Sequence[Timeline], parts: list[tuple[Timeline, Attribution]], unknown: list[str]
 ) -> TraceFacts:
-    arrivals = arrivals_of([line for line, _ in parts]) if len(timelines) > 1 else None
-    if len(timelines) > 1 and arrivals is None:
+    arrivals = arrivals_of([(line, attribution.device) for line, attribution in parts])
+    if len(parts) > 1 and arrivals is None and any(attribution.whole_communication_ns for _, attribution in parts):
         unknown.append("The ranks' exchanges do not match one another: which rank is late cannot be told.")
     kernels = _kernels(parts)
     device = next((device for line in timelines for device in line.devices if device.name), None)

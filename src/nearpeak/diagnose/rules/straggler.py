@@ -6,7 +6,7 @@ from nearpeak.diagnose.facts import Facts
 from nearpeak.diagnose.gains import Portions, gain_of
 from nearpeak.diagnose.rules._common import costs, percent
 from nearpeak.diagnose.run_facts import RankFacts, RunFacts
-from nearpeak.diagnose.trace_facts import TraceFacts
+from nearpeak.diagnose.trace_facts import TraceFacts, TraceRank
 from nearpeak.finding import Finding
 
 __all__ = ["find"]
@@ -56,13 +56,13 @@ def find(facts: Facts) -> list[Finding]:
 def _of_trace(facts: Facts, trace: TraceFacts) -> list[Finding]:
     """The ranks' arrivals at each exchange were compared."""
     share = trace.waiting_share or 0.0
-    costs_ms = {each.rank: each.cost_ms for each in trace.ranks if each.rank is not None and each.cost_ms is not None}
+    costs_ms = {_label(each, trace): each.cost_ms for each in trace.ranks if each.cost_ms is not None}
     if share < SMALLEST_SHARE or not costs_ms:
         return []
     usual_ms = sum(costs_ms.values()) / len(costs_ms)
     late = [rank for rank in sorted(costs_ms, key=lambda rank: -costs_ms[rank]) if costs_ms[rank] >= usual_ms]
     named = late[: MOST_NAMED if len(costs_ms) > MOST_NAMED + 1 else 1]
-    told = " and ".join(f"rank {rank} ({costs_ms[rank]:.1f} ms a step)" for rank in named)
+    told = " and ".join(f"{rank} ({costs_ms[rank]:.1f} ms a step)" for rank in named)
     return [
         costs(
             "straggler",
@@ -74,11 +74,17 @@ def _of_trace(facts: Facts, trace: TraceFacts) -> list[Finding]:
             verify="Record again: all ranks must wait about as long, and less than 10 % of the step.",
             formula="time from a rank's arrival at an exchange to the last rank's ÷ step × 0.3 to 1.0, likely 0.8",
             waiting_share=share,
-            late_ranks=", ".join(map(str, named)),
-            **{f"rank_{rank}_cost_ms": costs_ms[rank] for rank in named},
+            late_ranks=", ".join(rank.removeprefix("rank ") for rank in named),
+            **{f"{rank.replace(' ', '_')}_cost_ms": costs_ms[rank] for rank in named},
             step_ms=facts.step_ms,
         )
     ]
+
+
+def _label(each: TraceRank, trace: TraceFacts) -> str:
+    """By rank; devices of one process by their number."""
+    same = sum(other.rank == each.rank for other in trace.ranks)
+    return f"rank {each.rank}" if each.rank is not None and same == 1 else f"GPU {each.device}"
 
 
 def _of_run(facts: Facts, run: RunFacts) -> list[Finding]:
