@@ -13,7 +13,7 @@ from typing import Any
 
 from nearpeak.errors import NearpeakError
 from nearpeak.predict.capture import capture_all
-from nearpeak.predict.memory import peaks
+from nearpeak.predict.memory import peaks, tried_bytes
 from nearpeak.predict.request import CaptureRequest
 from nearpeak.predict.step_trace import StepTrace
 
@@ -59,7 +59,7 @@ def predict_rows(rows: Sequence[tuple[dict[str, str], CaptureRequest]]) -> tuple
 
 def _predicted(row: dict[str, str], request: CaptureRequest, trace: StepTrace) -> Predicted:
     played = peaks(trace, keeps_outputs=request.keeps_outputs)
-    return Predicted(row, played.peak_reserved / MIB, played.peak_allocated / MIB)
+    return Predicted(row, (played.peak_reserved + tried_bytes(trace)) / MIB, played.peak_allocated / MIB)
 
 
 def errors_with_offset(predicted: Sequence[Predicted]) -> list[float]:

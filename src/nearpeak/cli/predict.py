@@ -51,6 +51,8 @@ def command() -> None:
 @click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Change the model's configuration.")
 @click.option("--layout", help="Several devices: ddp:8, zero1:8, zero2:8, fsdp:8.")
 @click.option("--alloc-conf", default="", help="PYTORCH_CUDA_ALLOC_CONF of the run.")
+@click.option("--cudnn-benchmark", is_flag=True, help="The run sets torch.backends.cudnn.benchmark.")
+@click.option("--channels-last", is_flag=True, help="The run puts the model into that memory format.")
 @click.option("--find-batch", is_flag=True, help="Find the largest micro-batch that fits; needs --gpu.")
 @click.option("--calibrate", metavar="used=SIZE[,batch=N]", help="What nvidia-smi showed in a run like this.")
 @click.option("--time-limit", type=float, default=120.0, show_default=True, help="Seconds for one capture.")
@@ -107,6 +109,8 @@ def _request(model: str, given: dict[str, Any]) -> CaptureRequest:
         lora=None if given["lora_rank"] is None else Lora(rank=given["lora_rank"]),
         micro_batches=given["accumulate"],
         clip_norm=given["clip_norm"],
+        cudnn_benchmark=given["cudnn_benchmark"],
+        channels_last=given["channels_last"],
         compute_capability=(8, 0) if card is None else card.compute_capability,
         overrides=dict(_override(each) for each in given["overrides"]),
         prepare=PREPARE_RECOMPUTE if applied else None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nearpeak.errors import SettingError
 from nearpeak.forecast import Interval
+from nearpeak.hardware.gpu_table import find_gpu
 
 __all__ = ["CARDS", "DeviceModel", "card_named", "context_bytes"]
 
@@ -68,6 +69,9 @@ def card_named(name: str) -> DeviceModel:
     for card in CARDS:
         if wanted == _plain(card.name):
             return card
+    listed = find_gpu(name)
+    if listed is not None and listed.memory_bytes is not None and listed.compute_capability is not None:
+        return DeviceModel(listed.name, listed.memory_bytes, listed.compute_capability, "hardware/gpus.csv")
     unnamed = [card for card in CARDS if _plain(card.name).startswith(f"{wanted} ")]
     if len(unnamed) > 1:
         choices = " or ".join(repr(card.name) for card in unnamed)

@@ -11,7 +11,7 @@ from nearpeak.predict.played import Curve, Played, fits_in, play
 from nearpeak.predict.reading import Reading
 from nearpeak.predict.step_trace import StepTrace, repeated
 
-__all__ = ["STEPS", "MemoryForecast", "Risk", "forecast_memory"]
+__all__ = ["STEPS", "MemoryForecast", "Risk", "forecast_memory", "peaks", "tried_bytes"]
 
 MIB = 1 << 20
 STEPS = 2
@@ -21,6 +21,8 @@ LATER_STEPS = 4
 LOW_SHARE, HIGH_SHARE = 0.97, 1.04
 """Nine of ten measured peaks lie between these shares of the predicted (docs/memory.md)."""
 CALIBRATED_SHARE = 0.015
+TRIED_SHARE = 0.5
+"""Of the largest convolution's operands and results; fitted on sixty runs of an A100, held against others."""
 CONVOLUTION = "convolutions: cuDNN takes a workspace that depends on the algorithm it picks, up to gigabytes"
 READING_LEFT = "a reading of the card narrows this: --calibrate used=…"
 CALIBRATED_ON = "measured peaks of public training runs, by benchmarks/memory.py"
@@ -81,7 +83,8 @@ def forecast_memory(
     risks = _risks(trace)
     allocated = _around(played.peak_allocated, risks, reading)
     later = play(repeated(trace, steps + LATER_STEPS, keeps_outputs=keeps_outputs), settings)
-    reserved = _reaching(_around(played.peak_reserved, risks, reading), later.peak_reserved)
+    likely = played.peak_reserved + tried_bytes(trace)
+    reserved = _reaching(_around(likely, risks, reading), later.peak_reserved + tried_bytes(trace))
     used = Interval(reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high)
     fits, why = _verdict(several, card, context, risks, reading, settings)
     return MemoryForecast(
@@ -104,6 +107,17 @@ def forecast_memory(
 def peaks(trace: StepTrace, *, keeps_outputs: bool = True, settings: AllocatorSettings | None = None) -> Played:
     """The replay alone, for those who have intervals of their own."""
     return play(repeated(trace, STEPS, keeps_outputs=keeps_outputs), settings)
+
+
+def tried_bytes(trace: StepTrace) -> int:
+    """With `cudnn.benchmark`, what trying algorithms takes beside the step's own memory."""
+    if trace.facts.get("cudnn_benchmark") != "True":
+        return 0
+    return round(TRIED_SHARE * _largest_convolution_bytes(trace))
+
+
+def _largest_convolution_bytes(trace: StepTrace) -> int:
+    return max((each.bytes for each in trace.operators if each.name.startswith("convolution")), default=0)
 
 
 def _estimate(interval: Interval, reading: Reading | None) -> Estimate:
@@ -135,10 +149,7 @@ def _extra(risks: tuple[Risk, ...]) -> int:
 
 def _risks(trace: StepTrace) -> tuple[Risk, ...]:
     found = [Risk(text) for text in trace.risks]
-    largest = max(
-        (each.bytes for each in trace.operators if each.name.startswith("convolution")),
-        default=0,
-    )
+    largest = _largest_convolution_bytes(trace)
     if largest:
         found.append(Risk(CONVOLUTION, largest // 4))
     return tuple(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,8 @@ def _trace(request: CaptureRequest) -> StepTrace:
     kernels.use(kernels.Card(request.compute_capability))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     tracker = Tracker(modules, HiddenMemory(request.compute_capability, tries_algorithms=request.cudnn_benchmark))
-    return run_step(subject_of(request, fake), tracker, fake)
+    trace = run_step(subject_of(request, fake), tracker, fake)
+    return replace(trace, facts={"cudnn_benchmark": str(request.cudnn_benchmark)})
 
 
 @functools.cache
