@@ -88,9 +88,6 @@ def test_prediction_is_near_the_device(monkeypatch: pytest.MonkeyPatch, name: st
     )
     predicted = peaks(capture(request))
     allocated, reserved = real_peaks(globals()[name], precision == "bf16")
-    print(
-        name, precision, predicted.peak_allocated / MIB, allocated / MIB, predicted.peak_reserved / MIB, reserved / MIB
-    )
     # cuDNN's own workspaces are not predicted: convolutions may hold more.
     room = 0.05 if name == "convolutions" else 0.02
     assert predicted.peak_allocated == pytest.approx(allocated, rel=room, abs=40 * MIB)
