@@ -2,12 +2,14 @@
 
     python benchmarks/verdicts.py
     python benchmarks/verdicts.py --only padding --only straggler
+    python benchmarks/verdicts.py --together 6 --repeats 3
     python benchmarks/verdicts.py --quick
 
 Each job in benchmarks/jobs has one planted cause, and `--remedied` runs the same job as it should have been. A job is
 watched once; its top finding must name the cause. Then both versions run unwatched, in turns, and the share of the mean
 step that the remedy saves must lie in the interval that the finding gave. Healthy jobs must have no finding whose
-likely gain is above 5 %.
+likely gain is above 5 %. Each job runs on two cores; where there are many, `--together` runs several side by side,
+each on two of its own.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +36,13 @@ from nearpeak.finding import Finding
 from nearpeak.recording import Recording
 
 JOBS = Path(__file__).parent / "jobs"
-QUICK = ("optimizer_unfused", "padding_to_longest", "healthy_in_memory")
+QUICK = ("input_slow_storage", "padding_to_longest", "healthy_in_memory")
+CORES_EACH = 2
 NAMED, HEALTHY, INSIDE = 0.95, 0.05, 0.80
-TIMEOUT_S = 120
+TIMEOUT_S = 180
+STEPS: list[str] = []
+"""Handed to every job; empty leaves each its own number."""
+BIND = "import os, sys; os.sched_setaffinity(0, map(int, sys.argv[1].split(','))); os.execv(sys.argv[2], sys.argv[2:])"
 
 
 @dataclass(frozen=True)
@@ -102,10 +111,10 @@ class Verdict:
         return self.predicted[0] <= self.measured <= self.predicted[2]
 
 
-def watched(job: Planted, folder: Path) -> list[Finding]:
+def watched(job: Planted, folder: Path, cores: set[int]) -> list[Finding]:
     """The findings of one run under `nearpeak run`, ranked."""
     observed = [sys.executable, "-m", "nearpeak", "run", "--output", str(folder), "--", *command(job, False)]
-    execute(observed)
+    execute(observed, cores)
     return list(diagnose_recording(Recording(folder)).findings)
 
 
@@ -116,35 +125,38 @@ def command(job: Planted, remedied: bool) -> list[str]:
         *(launcher if job.ranks > 1 else []),
         str(JOBS / f"{job.name}.py"),
         *(["--remedied"] if remedied else []),
+        *STEPS,
     ]
 
 
-def step_ms(job: Planted, remedied: bool) -> float:
+def step_ms(job: Planted, remedied: bool, cores: set[int]) -> float:
     """Mean step of one unwatched run, as the job itself measured it."""
-    lines = [line for line in execute(command(job, remedied)).splitlines() if line.startswith("{")]
+    lines = [line for line in execute(command(job, remedied), cores).splitlines() if line.startswith("{")]
     return json.loads(lines[-1])["mean_step_ms"]
 
 
-def execute(arguments: list[str]) -> str:
+def execute(arguments: list[str], cores: set[int]) -> str:
     """Its standard output. Threads are the job's own business: nothing is set for it."""
     kept = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    done = subprocess.run(arguments, capture_output=True, text=True, env=kept, timeout=TIMEOUT_S, check=False)
+    # The launcher binds itself, and what it starts inherits that.
+    bound = [sys.executable, "-c", BIND, ",".join(map(str, sorted(cores))), *arguments]
+    done = subprocess.run(bound, capture_output=True, text=True, env=kept, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     return done.stdout
 
 
-def saved(job: Planted, repeats: int) -> float:
+def saved(job: Planted, repeats: int, cores: set[int]) -> float:
     """The share of the mean step that the remedy saves: medians of runs that took turns."""
-    pairs = [(step_ms(job, False), step_ms(job, True)) for _ in range(repeats)]
+    pairs = [(step_ms(job, False, cores), step_ms(job, True, cores)) for _ in range(repeats)]
     before, after = (statistics.median(each) for each in zip(*pairs, strict=True))
     return 1 - after / before
 
 
-def judge(job: Planted, repeats: int) -> Verdict:
+def judge(job: Planted, repeats: int, cores: set[int]) -> Verdict:
     """Watch it; where the cause is named and counted in time, measure what the remedy brings."""
     with tempfile.TemporaryDirectory() as folder:
-        findings = watched(job, Path(folder) / "run")
+        findings = watched(job, Path(folder) / "run", cores)
     top = findings[0] if findings else None
     named = top is not None and top.kind == job.kind and re.search(job.words, top.title) is not None
     gain = top.gain if top is not None else None
@@ -155,14 +167,14 @@ def judge(job: Planted, repeats: int) -> Verdict:
         top.title if top else None,
         named,
         (gain.low, gain.likely, gain.high) if gain else None,
-        saved(job, repeats) if named and gain else None,
+        saved(job, repeats, cores) if named and gain else None,
     )
 
 
-def healthy(job: Planted) -> Verdict:
+def healthy(job: Planted, repeats: int, cores: set[int]) -> Verdict:
     """The largest likely gain that is claimed for a job that has no fault."""
     with tempfile.TemporaryDirectory() as folder:
-        findings = watched(job, Path(folder) / "run")
+        findings = watched(job, Path(folder) / "run", cores)
     claims = [finding for finding in findings if finding.gain is None or finding.gain.likely > HEALTHY]
     worst = max(claims, key=lambda each: each.gain.likely if each.gain else 1.0, default=None)
     gain = worst.gain if worst else None
@@ -208,21 +220,40 @@ def targets(planted: list[Verdict], well: list[Verdict]) -> list[Target]:
     return made
 
 
-def told(verdict: Verdict) -> Verdict:
-    """Progress, as each job takes some seconds."""
-    print(f"{verdict.job}: {verdict.title or 'no finding'}", file=sys.stderr, flush=True)
-    return verdict
+def run_all(jobs: list[Planted], how: Callable[..., Verdict], repeats: int, together: int) -> list[Verdict]:
+    """Some side by side, each on cores of its own."""
+    free: queue.Queue[set[int]] = queue.Queue()
+    cores = sorted(os.sched_getaffinity(0))
+    for slot in range(together):
+        free.put(set(cores[slot * CORES_EACH : (slot + 1) * CORES_EACH]))
+
+    def run(job: Planted) -> Verdict:
+        own = free.get()
+        try:
+            verdict = how(job, repeats, own)
+        finally:
+            free.put(own)
+        print(f"{verdict.job}: {verdict.title or 'no finding'}", file=sys.stderr, flush=True)
+        return verdict
+
+    with ThreadPoolExecutor(together) as pool:
+        return list(pool.map(run, jobs))
 
 
 def main() -> None:
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", action="append", metavar="NAME", help="jobs whose name contains it; may be repeated")
     parser.add_argument("--repeats", type=int, default=2, help="runs of each version (default 2)")
+    parser.add_argument("--together", type=int, default=1, help="jobs side by side, two cores each (default 1)")
+    parser.add_argument("--steps", type=int, help="updates of each job, for a short run (default: each job's own)")
     given = parser.parse_args()
+    STEPS.extend(["--steps", str(given.steps)] if given.steps else [])
+    if not 1 <= given.together <= max(1, len(os.sched_getaffinity(0)) // CORES_EACH):
+        parser.error(f"--together {given.together}: each job needs {CORES_EACH} cores of its own.")
     jobs, sound = chosen(given)
     repeats = 1 if given.quick else given.repeats
-    planted = [told(judge(job, repeats)) for job in jobs]
-    well = [told(healthy(job)) for job in sound]
+    planted = run_all(jobs, judge, repeats, given.together)
+    well = run_all(sound, healthy, repeats, given.together)
     columns = ["job", "planted", "top finding", "named", "predicted gain, %", "measured", "inside"]
     print_table("Jobs with one planted cause, and healthy ones", columns, [row(each) for each in (*planted, *well)])
     figures: dict[str, Any] = {"planted": list(map(asdict, planted)), "healthy": list(map(asdict, well))}
