@@ -1,7 +1,7 @@
 """Nothing planted: texts of like length, padded to the batch's own longest."""
 
 import torch
-from _common import Clock, Encoder, arguments
+from _common import Clock, Encoder, arguments, precision
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
@@ -20,8 +20,10 @@ if __name__ == "__main__":
     model, clock = Encoder(), Clock()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for step, batch in enumerate(DataLoader(data, batch_size=16, collate_fn=collate)):
-        logits = model(batch["input_ids"], batch["attention_mask"])
-        nn.functional.cross_entropy(logits, batch["labels"]).backward()
+        with precision():
+            logits = model(batch["input_ids"], batch["attention_mask"])
+            loss = nn.functional.cross_entropy(logits, batch["labels"])
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         clock.tick()

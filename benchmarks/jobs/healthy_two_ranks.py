@@ -12,10 +12,10 @@ if __name__ == "__main__":
     given = arguments(steps=60)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    own = itertools.islice(in_batches(Vectors(250_000, 128), 2048), dist.get_rank(), None, 2)
-    model, clock = DistributedDataParallel(perceptron(256, layers=4, inputs=128)), Clock()
+    batches = list(itertools.islice(in_batches(Vectors(100_000, 128), 8192), dist.get_rank(), None, 2))
+    model, clock = DistributedDataParallel(perceptron(192, layers=4, inputs=128)), Clock()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    for step, (values, kinds) in enumerate(own):
+    for step, (values, kinds) in enumerate(itertools.cycle(batches)):
         with precision():
             loss = nn.functional.cross_entropy(model(values), kinds)
         loss.backward()

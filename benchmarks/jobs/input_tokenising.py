@@ -5,7 +5,7 @@ import os
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
-from _common import Clock, Encoder, arguments
+from _common import Clock, Encoder, arguments, precision
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch import nn
 from torch.utils.data import DataLoader
@@ -47,8 +47,10 @@ if __name__ == "__main__":
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     while done < given.steps:
         for batch in loader:
-            logits = model(batch["input_ids"], batch["attention_mask"])
-            nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long)).backward()
+            with precision():
+                logits = model(batch["input_ids"], batch["attention_mask"])
+                loss = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             clock.tick()

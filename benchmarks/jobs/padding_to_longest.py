@@ -1,7 +1,7 @@
 """Short texts are padded to the longest that the model takes; the remedy pads each batch to its own longest."""
 
 import torch
-from _common import Clock, Encoder, arguments
+from _common import Clock, Encoder, arguments, precision
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -34,8 +34,10 @@ if __name__ == "__main__":
     loader = DataLoader(data, batch_size=16, collate_fn=collate)
     for _ in range(10):
         for batch in loader:
-            logits = model(batch["input_ids"], batch["attention_mask"])
-            nn.functional.cross_entropy(logits, batch["labels"]).backward()
+            with precision():
+                logits = model(batch["input_ids"], batch["attention_mask"])
+                loss = nn.functional.cross_entropy(logits, batch["labels"])
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             clock.tick()

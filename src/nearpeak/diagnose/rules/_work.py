@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from nearpeak.diagnose.run_facts import RunFacts
 
-__all__ = ["SMALL_OPERATION_MS", "compiling_share", "has_large_products", "is_mostly_start_up", "operation_ms"]
+__all__ = [
+    "SMALL_OPERATION_MS",
+    "compiling_share",
+    "has_large_products",
+    "is_mostly_start_up",
+    "operation_ms",
+    "passes_share",
+]
 
 OPERATIONS_PER_TENSOR = 4
 """A weight takes part in a product forward and two backward; its activation and the like make up for the fourth."""
@@ -26,6 +33,14 @@ def operation_ms(run: RunFacts) -> float | None:
     if not tensors or passes_ms <= 0:
         return None
     return passes_ms / (max(1.0, run.micro_batches_per_step or 1.0) * tensors * OPERATIONS_PER_TENSOR)
+
+
+def passes_share(run: RunFacts) -> float:
+    """Forward and backward in the step, 0 to 1; on the device's clock where it was read."""
+    passes_ms = sum(
+        run.per_step.get(f"device_{name}_ms", run.phase_ms.get(name, 0.0)) for name in ("forward", "backward")
+    )
+    return min(1.0, passes_ms / run.mean_step_ms) if run.mean_step_ms > 0 else 0.0
 
 
 def compiling_share(run: RunFacts) -> float:

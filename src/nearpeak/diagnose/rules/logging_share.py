@@ -36,7 +36,7 @@ def find(facts: Facts) -> list[Finding]:
             )
             + f"{at(place)}.",
             verify="Run again: the phase `logging` must fall below 5 % of the step.",
-            formula="share of the step × 0.6 to 1.0, likely 0.9",
+            formula="share of the step × 0.5 to 1.15, likely 0.85",
             logging_ms=share * run.mean_step_ms,
             step_ms=run.mean_step_ms,
         )

@@ -6,7 +6,7 @@ from nearpeak.diagnose.facts import Facts
 from nearpeak.diagnose.gains import MOST, Portions, gain_of
 from nearpeak.diagnose.rules._common import costs, percent
 from nearpeak.diagnose.rules._settings import trainer_argument
-from nearpeak.diagnose.rules._work import compiling_share, has_large_products
+from nearpeak.diagnose.rules._work import compiling_share, has_large_products, passes_share
 from nearpeak.diagnose.run_facts import RunFacts
 from nearpeak.finding import Finding
 
@@ -32,8 +32,7 @@ def find(facts: Facts) -> list[Finding]:
     process = run.process
     if process.parameter_dtype != "float32" or process.autocast_dtype not in WIDE:
         return []
-    compute = sum(run.phase_ms.get(phase, 0.0) for phase in ("forward", "backward")) / run.mean_step_ms
-    compute -= compiling_share(run)
+    compute = passes_share(run) - compiling_share(run)
     if compute < SMALLEST_SHARE or not has_large_products(run):
         return []
     tf32 = bool(process.tf32)

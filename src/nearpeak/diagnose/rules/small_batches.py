@@ -16,7 +16,7 @@ __all__ = ["find"]
 USED_PART = 0.5
 """Of the device's memory at the peak: below, twice the micro-batch fits, as weights and optimizer do not grow."""
 PASSES = ("forward", "backward")
-PART_OF_OVERHEAD = (0.35, 0.85, 1.05)
+PART_OF_OVERHEAD = (0.35, 0.85, 1.1)
 """Of the time that micro-batches take beyond the first: how much is start-up of operations and not arithmetic."""
 
 
@@ -59,7 +59,7 @@ def _accumulated(facts: Facts, run: RunFacts, parts: int) -> Finding:
         Interval(low, likely, high),
         remedy=_remedy(run, parts, size),
         verify="Run again: fewer micro-batches a step at the same samples a step, and losses that agree.",
-        formula="share of forward and backward × (1 − 1 ÷ micro-batches) × 0.35 to 1.02, likely 0.8",
+        formula="share of forward and backward × (1 − 1 ÷ micro-batches) × 0.35 to 1.1, likely 0.85",
         micro_batches_per_step=parts,
         samples_per_step=run.samples_per_step,
         operation_ms=operation_ms(run),
