@@ -39,7 +39,7 @@ def find(facts: Facts) -> list[Finding]:
             )
             + "; or beside the training: nearpeak's saver stages the state and writes it in a thread.",
             verify="Run again: saving must take less than 5 % of the run.",
-            formula=f"1 − (step without saving + its time ÷ {apart} steps) ÷ step; low half of it, high 1.15 × all of it",
+            formula=f"1 − (step without saving + its time ÷ {apart} steps) ÷ step; low half, high 1.15 × all of it",
             checkpoint_share=phase_share(run, "checkpoint"),
             checkpoint_ms=cost_ms,
             steps_between=every,

@@ -39,7 +39,7 @@ def find(facts: Facts) -> list[Finding]:
             )
             + ", or a fixed sample of the validation data, in larger batches (no gradients are kept).",
             verify="Run again: evaluation must take less than 10 % of the run.",
-            formula=f"1 − (step without evaluation + its time ÷ {apart} steps) ÷ step; low half of it, high 1.15 × all of it",
+            formula=f"1 − (step without it + its time ÷ {apart} steps) ÷ step; low half, high 1.15 × all of it",
             evaluation_share=phase_share(run, "evaluation"),
             evaluation_ms=cost_ms,
             steps_between=every,
