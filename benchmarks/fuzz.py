@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import tempfile
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,7 +46,8 @@ def main() -> None:
         Target(f"seconds for the slowest ({outcome.slowest})", outcome.slowest_s, MOST_SECONDS, at_most=True),
         Target("MB by which peak memory grew", grown_mb, MOST_GROWTH_MB, at_most=True),
     ]
-    finish(targets, {**asdict(outcome), "seed": arguments.seed}, arguments.json)
+    figures = {"seed": arguments.seed, "read": dict(outcome.read), "refused": dict(outcome.refused)}
+    finish(targets, {**figures, "crashes": outcome.crashes}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from nearpeak.diagnose.reduce_xprof import reduce_xprof
 from nearpeak.diagnose.rules import findings
-from nearpeak.trace.xprof import PARTS, XprofFigures, is_xprof, read_xprof
+from nearpeak.trace.xprof import PARTS, OpTime, XprofFigures, is_xprof, read_xprof
 
 CASE = Path(__file__).parents[2].parent / "shared" / "cases" / "traces" / "tensorflow" / "GPU-input-bound"
 
@@ -38,6 +39,20 @@ def test_hosts_are_ranks_and_those_without_steps_are_named() -> None:
     facts, unknown = reduce_xprof([empty])
     assert facts.breakdown is None
     assert any("xplane.pb" in each for each in unknown)
+
+
+def test_kernels_and_exchanges_of_its_tables_are_facts() -> None:
+    ops = (
+        OpTime("volta_sgemm", "model/dense", True, 5, 900.0, tensor_cores=False, eligible=True),
+        OpTime("all", "NcclAllReduce", True, 3, 70.5),
+        OpTime("map", "Dataset", False, 3, 10.0),
+    )
+    facts, _ = reduce_xprof([replace(figures(compute=90.0), ops=ops)])
+    assert facts.trace is not None
+    assert [(each.name, each.time_ns, each.uses_tensor_cores) for each in facts.trace.kernels] == [
+        ("volta_sgemm", 900_000, False)
+    ]
+    assert [(each.operation, each.time_ns) for each in facts.trace.collectives] == [("NcclAllReduce", 70_500)]
 
 
 @pytest.mark.skipif(not CASE.is_dir(), reason="the recorded trace is not on this machine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nearpeak.trace.step_ranges import Ranges, steps_from_ranges
+from nearpeak.trace.step_ranges import Ranges, steps_from_phases, steps_from_ranges
 
 
 def ranges(*rows: tuple[str, int, int], numbers: tuple[int, ...] | None = None) -> Ranges:
@@ -74,3 +74,23 @@ def test_a_single_range_or_none_is_no_row_of_steps() -> None:
 def test_ranges_with_a_number_of_their_own_need_no_name() -> None:
     steps = steps_from_ranges(ranges(("fit", 0, 10), ("fit", 10, 20), numbers=(4, 5)))
     assert steps is not None and steps.number.tolist() == [4, 5]
+
+
+def test_without_steps_a_phase_that_recurs_begins_them() -> None:
+    rows = [
+        (name, n * 100 + at, n * 100 + at + 20) for n in range(4) for name, at in (("forward", 10), ("backward", 40))
+    ]
+    micro = [("forward", n * 100 + 70, n * 100 + 80) for n in range(4)]
+    steps = steps_from_phases(ranges(*rows))
+    assert steps is not None and steps.inferred is not None and "`forward`" in steps.inferred
+    assert steps.start_ns.tolist() == [10, 110, 210, 310]
+    assert steps.end_ns.tolist() == [110, 210, 310, 330]
+    opened = [("optimizer.zero_grad", n * 100, n * 100 + 5) for n in range(4)]
+    steps = steps_from_phases(ranges(*sorted([*rows, *micro, *opened], key=lambda each: each[1])))
+    assert steps is not None and steps.start_ns.tolist() == [0, 100, 200, 300]
+    assert steps_from_phases(ranges(("backward", 0, 5), ("aten::add", 5, 9))) is None
+    assert steps_from_phases(ranges()) is None
+
+
+def test_times_that_cannot_be_true_make_no_step() -> None:
+    assert steps_from_ranges(ranges(("step 1", 2**62, 2**62 + 5), ("step 2", 0, 2**61))) is None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from nearpeak.diagnose.breakdown import Breakdown, total
 from nearpeak.diagnose.facts import Facts
-from nearpeak.diagnose.trace_facts import TraceFacts, TraceRank
+from nearpeak.diagnose.kernels import traits_of
+from nearpeak.diagnose.trace_facts import CollectiveFacts, KernelFacts, TraceFacts, TraceRank
 from nearpeak.trace.xprof import XprofFigures
 
 __all__ = ["reduce_xprof"]
 
 COPIES = ("to_device", "output", "device_to_device")
 HOST_WORK = ("host_compute", "compile")
+EXCHANGE = re.compile(r"nccl|collective|all-?_?reduce|all-?_?gather|all-?to-?all|reduce-?scatter", re.IGNORECASE)
 NS_PER_MS = 1e6
 
 
@@ -44,9 +47,38 @@ def reduce_xprof(hosts: Sequence[XprofFigures]) -> tuple[Facts, list[str]]:
                 for rank, host in enumerate(told)
             ),
             world_size=len(told),
+            kernels=_kernels(told),
+            collectives=_collectives(told),
         ),
     )
     return facts, unknown
+
+
+def _kernels(hosts: Sequence[XprofFigures]) -> tuple[KernelFacts, ...]:
+    """Of the tables of kernels, which say themselves what ran on Tensor Cores; operations are none."""
+    found = []
+    for op in (op for host in hosts for op in host.ops if op.tensor_cores is not None):
+        traits = traits_of(op.name)
+        found.append(
+            KernelFacts(
+                name=op.name,
+                family=traits.family,
+                uses_tensor_cores=bool(op.tensor_cores),
+                number_format=traits.number_format,
+                count=op.count,
+                time_ns=round(op.self_us * 1e3),
+            )
+        )
+    return tuple(sorted(found, key=lambda each: -each.time_ns))
+
+
+def _collectives(hosts: Sequence[XprofFigures]) -> tuple[CollectiveFacts, ...]:
+    """Operations on a device that exchange; their time is all of it, hidden or not."""
+    ops = [op for host in hosts for op in host.ops if op.on_device and EXCHANGE.search(op.type or op.name)]
+    found = [
+        CollectiveFacts(operation=op.type or op.name, count=op.count, time_ns=round(op.self_us * 1e3)) for op in ops
+    ]
+    return tuple(sorted(found, key=lambda each: -each.time_ns))
 
 
 def _steps(host: XprofFigures) -> list[Breakdown]:

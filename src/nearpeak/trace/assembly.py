@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from nearpeak.trace.timeline import Device, Kind, Lane, Steps, Timeline
 
-__all__ = ["LONGEST_NS", "Assembly", "kinds_of", "named"]
+__all__ = ["LATEST_NS", "LONGEST_NS", "Assembly", "kinds_of", "named"]
 
 Int64s = NDArray[np.int64]
 
 LONGEST_NS = 10 * 365 * 24 * 3600 * 10**9
 """No trace lasts ten years: what begins that long after the rest, or lasts as long, is damage."""
+LATEST_NS = 1 << 62
+"""In the year 2116: times behind it could not be added to."""
 UNKNOWN = -1
 
 
@@ -89,6 +91,7 @@ class Assembly:
             return columns
         middle = int(np.median(start_ns))
         near = np.abs(start_ns.astype(np.float64) - middle) < LONGEST_NS
+        near &= np.abs(start_ns) < LATEST_NS
         sound = near & (duration_ns >= 0) & (duration_ns < LONGEST_NS)
         lost = len(sound) - int(sound.sum())
         if lost:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearpeak.errors import DataError
-from nearpeak.trace.assembly import Assembly, kinds_of
+from nearpeak.trace.assembly import LATEST_NS, LONGEST_NS, Assembly, kinds_of
 from nearpeak.trace.kinds import call_kind, kernel_kind, span_kind
 from nearpeak.trace.nsys_tables import MISSING, Tables, open_export, process_of, thread_of
-from nearpeak.trace.step_ranges import Ranges, steps_from_ranges, whole_window
+from nearpeak.trace.step_ranges import Ranges, steps_from_phases, steps_from_ranges, whole_window
 from nearpeak.trace.timeline import Device, Kind, Steps, Timeline
 
 __all__ = ["is_nsys", "read_nsys"]
@@ -288,7 +288,7 @@ class _Export:
 
     def _steps(self, process: int) -> Steps | None:
         host = self._host
-        rows = np.flatnonzero((host.process == process) & np.isin(host.kind, (Kind.SPAN, Kind.OP)))
+        rows = np.flatnonzero((host.process == process) & np.isin(host.kind, (Kind.SPAN, Kind.OP, Kind.INPUT)))
         used, back = np.unique(host.name[rows], return_inverse=True)
         texts = self._names.all()
         ranges = Ranges(
@@ -298,14 +298,16 @@ class _Export:
             name=back,
             names=tuple(texts[each] for each in used.tolist()),
         )
-        return steps_from_ranges(ranges) or self._window(process)
+        return steps_from_ranges(ranges) or steps_from_phases(ranges) or self._window(process)
 
     def _window(self, process: int) -> Steps | None:
         """All the time in which the devices of the process worked."""
-        rows = np.flatnonzero(self._work.process == process)
-        first, last = int(self._work.start_ns[rows].min()), int(self._work.end_ns[rows].max())
+        work = self._work
+        near = (np.abs(work.start_ns) < LATEST_NS) & (np.abs(work.end_ns) < LATEST_NS)
+        rows = np.flatnonzero((work.process == process) & near)
+        first, last = int(work.start_ns[rows].min(initial=LATEST_NS)), int(work.end_ns[rows].max(initial=0))
         why = "no NVTX range looks like a step: everything from the first to the last device work is one window"
-        return whole_window(first, last, why) if last > first else None
+        return whole_window(first, last, why) if 0 < last - first < LONGEST_NS else None
 
     def _label(self, process: int) -> str:
         for number, name in self.tables.rows("PROCESSES", ("pid", "name")):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nearpeak.trace.assembly import LATEST_NS, LONGEST_NS
 from nearpeak.trace.timeline import Steps
 
-__all__ = ["Ranges", "steps_from_ranges", "whole_window"]
+__all__ = ["Ranges", "steps_from_phases", "steps_from_ranges", "whole_window"]
 
 Int64s = NDArray[np.int64]
 
@@ -26,6 +27,15 @@ NAMES = (
     re.compile(r"^train(?:ing)?$", re.I),
 )
 """Best first; of equals, what covers most time wins. Names within a step, such as ``optimizer.step``, are none."""
+PHASES = re.compile(
+    r"^(?:forward|fwd|data[ _]?load\w*|load[ _]?data|(?:copy|move)[ _]?to[ _]?(?:device|gpu|cuda)|h2d|"
+    r"(?:optimi[sz]er\.)?zero_grad|Optimizer\.zero_grad#.*)(?:$|[^a-z])",
+    re.IGNORECASE,
+)
+"""What a training loop does first in a step, or early."""
+FEWEST_PHASES = 3
+MOST_PER_STEP = 16
+"""A phase of a micro-batch recurs within a step, up to so often; what recurs less than that is an epoch's."""
 WITHIN = re.compile(r"optimizer\.step|Optimizer\.step|zero_grad|lr_scheduler|scheduler\.step|::", re.I)
 
 
@@ -62,6 +72,41 @@ def steps_from_ranges(ranges: Ranges) -> Steps | None:
     )
 
 
+def steps_from_phases(ranges: Ranges) -> Steps | None:
+    """Steps from a phase that recurs once in each (``forward``, ``zero_grad``), from begin to begin; None without one.
+
+    Of the phases that recur most often alike, the one that begins first opens the step.
+    """
+    is_phase = np.array([PHASES.search(name) is not None for name in ranges.names] or [False])
+    rows = np.flatnonzero(is_phase[ranges.name] & _sound(ranges)) if len(ranges.name) else np.zeros(0, np.int64)
+    templates: dict[tuple[int, str], list[int]] = {}
+    for row in rows.tolist():
+        template = DIGITS.sub("#", ranges.names[ranges.name[row]])
+        templates.setdefault((int(ranges.thread[row]), template), []).append(row)
+    recurring = [_in_order(members, ranges) for members in templates.values() if len(members) >= FEWEST_PHASES]
+    if not recurring:
+        return None
+    most = max(map(len, recurring))
+    recurring = [family for family in recurring if len(family) * MOST_PER_STEP >= most]
+    fewest = min(map(len, recurring))
+    alike = [family for family in recurring if len(family) <= fewest + 1]
+    opening = min(alike, key=lambda family: int(ranges.start_ns[family[0]]))
+    start_ns = ranges.start_ns[opening]
+    name = DIGITS.sub("#", ranges.names[ranges.name[opening[0]]])
+    return Steps(
+        number=np.arange(len(opening)),
+        start_ns=start_ns,
+        end_ns=_until_next(start_ns, ranges.end_ns[opening]),
+        inferred=f"no range looks like a step: each `{name}` is taken to begin one",
+    )
+
+
+def _in_order(rows: list[int], ranges: Ranges) -> Int64s:
+    found = np.array(rows, dtype=np.int64)
+    found = found[np.argsort(ranges.start_ns[found], kind="stable")]
+    return _outermost(found, ranges.start_ns, ranges.end_ns)
+
+
 def whole_window(start_ns: int, end_ns: int, why: str) -> Steps:
     """One window over everything, where no step is told."""
     return Steps(number=np.zeros(1, np.int64), start_ns=np.array([start_ns]), end_ns=np.array([end_ns]), inferred=why)
@@ -74,7 +119,7 @@ def _best_family(ranges: Ranges) -> Int64s | None:
     template = [DIGITS.sub("#", name) for name in ranges.names]
     numbered = ranges.number if ranges.number is not None else np.full(len(ranges.name), -1)
     likely = np.array([each < len(NAMES) for each in merit] or [False])[ranges.name] | (numbered >= 0)
-    rows = np.flatnonzero(likely & (ranges.end_ns > ranges.start_ns))
+    rows = np.flatnonzero(likely & _sound(ranges))
     keys = np.array(
         [families.setdefault((int(ranges.thread[r]), template[ranges.name[r]]), len(families)) for r in rows], np.int64
     )
@@ -88,6 +133,12 @@ def _best_family(ranges: Ranges) -> Int64s | None:
         if best is None or (rank, -covered) < best[0]:
             best = ((rank, -covered), members)
     return best[1] if best else None
+
+
+def _sound(ranges: Ranges) -> NDArray[np.bool_]:
+    """Ranges with times that can be true."""
+    lasts_ns = ranges.end_ns.astype(np.float64) - ranges.start_ns
+    return (np.abs(ranges.start_ns) < LATEST_NS) & (lasts_ns > 0) & (lasts_ns < LONGEST_NS)
 
 
 def _merit(name: str) -> int:
