@@ -9,13 +9,16 @@ import argparse
 import json
 import resource
 import time
+from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-SIZES = {5: (64, 2, 8, 24), 20: (128, 4, 12, 40)}
+SIZES = {5: (64, 2, 6, 20), 20: (96, 3, 10, 32)}
 """Width, layers, batch, tokens: for a step of about so many milliseconds on one core."""
 WARM_UP = 20
 
@@ -29,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--step-ms", type=int, choices=SIZES, default=5)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--profile", action="store_true", help="torch.profiler on all steps")
+    parser.add_argument("--with", dest="tool", choices=("torch.profiler", "traceml"), help="watch with this instead")
     given = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -41,16 +44,23 @@ def main() -> None:
     data = TensorDataset(torch.randint(1000, (4096, tokens)), torch.randint(1000, (4096, tokens)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     criterion, times, done = nn.CrossEntropyLoss(), [], 0
+    around: Any = nullcontext
     profiler = None
-    if given.profile:
+    if given.tool == "torch.profiler":
         profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         profiler.start()
+    if given.tool == "traceml":
+        import traceml_ai
+
+        traceml_ai.init(mode="auto")
+        around = partial(traceml_ai.trace_step, model)
     while done < given.steps + WARM_UP:
         for values, targets in DataLoader(data, batch_size=batch, shuffle=True):
-            loss = criterion(model(values).flatten(0, 1), targets.flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            with around():
+                loss = criterion(model(values).flatten(0, 1), targets.flatten())
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
             done += 1
             if done % 50 == 0:
                 loss.item()

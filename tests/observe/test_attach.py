@@ -58,6 +58,15 @@ def test_calls_the_function_after_the_import(environment: dict[str, str], tmp_pa
     assert (record["module"], record["answer"], record["kind"], record["rank"]) == (WATCHED, 42, "note", None)
 
 
+def test_waits_for_the_import_not_for_the_question(environment: dict[str, str], tmp_path: Path) -> None:
+    ask = f"import importlib.util as u; assert u.find_spec('{WATCHED}') and u.find_spec('{WATCHED}')"
+    assert run(environment, sys.executable, "-c", ask).returncode == 0
+    assert records(tmp_path) == []
+    assert run(environment, sys.executable, "-c", f"{ask}; import {WATCHED}; import {WATCHED}").returncode == 0
+    (record,) = records(tmp_path)
+    assert record["ready"]
+
+
 def test_costs_nothing_where_the_module_is_not_imported(environment: dict[str, str], tmp_path: Path) -> None:
     code = "import sys; print([m for m in sys.modules if m.partition('.')[0] in ('nearpeak', 'torch', 'numpy')])"
     assert run(environment, sys.executable, "-c", code).stdout == "[]\n"

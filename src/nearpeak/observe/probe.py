@@ -121,6 +121,7 @@ class Probe:
         if "torch._dynamo.callback" in sys.modules:
             self.hooks.hook_compiler(sys.modules["torch._dynamo.callback"])
         self.boundary.active = True
+        atexit.register(self._finish)
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -148,11 +149,12 @@ class Probe:
         sources = Sources(self.watch, self.boundary, self.hooks, self.loaders.worker_pids, self._describe)
         self._recorder = Recorder(self.folder, sources)
         self._recorder.start()
-        atexit.register(self._finish)
         if "multiprocessing.util" in sys.modules:  # forked processes of it end without atexit
             sys.modules["multiprocessing.util"].Finalize(None, self._finish, exitpriority=-100)
 
     def _finish(self) -> None:
+        if self._recorder is None and self.boundary.fault is not None:
+            self._begin()  # it broke before the first step: somebody should know
         if self._recorder is not None and os.getpid() == self._pid:
             self._recorder.stop()
 

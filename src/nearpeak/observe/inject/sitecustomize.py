@@ -28,16 +28,22 @@ class Hooks:
         self.waiting = dict(functions)
 
     def find_spec(self, name, path=None, target=None):
-        """Hand on what the other finders find, prepared to call the function afterwards."""
+        """Hand on what the other finders find, prepared to call the function afterwards. Libraries also ask whether a
+        module could be imported, and leave it at that: so the function waits until one has been."""
         if name not in self.waiting:
             return None
-        function = self.waiting.pop(name)
-        if not self.waiting:
-            sys.meta_path.remove(self)
         spec = _spec_of_others(self, name, path, target)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            _call_after(spec.loader, function)
+            _call_after(spec.loader, self)
         return spec
+
+    def imported(self, module):
+        """A module that we waited for, or another one, has been executed."""
+        function = self.waiting.pop(module.__name__, None)
+        if not self.waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if function is not None:
+            call(function, module)
 
 
 def _spec_of_others(hooks, name, path, target):
@@ -48,13 +54,13 @@ def _spec_of_others(hooks, name, path, target):
     return None
 
 
-def _call_after(loader, function):
+def _call_after(loader, hooks):
     """A loader serves one module: replacing the method on the instance touches no other."""
     execute = loader.exec_module
 
     def execute_and_call(module):
         execute(module)
-        call(function, module)
+        hooks.imported(module)
 
     loader.exec_module = execute_and_call
 
