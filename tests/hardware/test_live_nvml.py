@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -358,3 +359,17 @@ def test_a_machine_without_devices_and_one_without_driver(stub: Stub) -> None:
     )
     (source,) = json.loads(done.stdout)["sources"]
     assert source["state"] == "broken" and "kernel module" in source["detail"]
+
+
+def test_any_code_for_any_question_is_survived(stub: Stub) -> None:
+    rng = random.Random(5)
+    devices = [h100(index) for index in range(12)]
+    for device in devices:
+        keys = [key for key in device.numbers if key != "handle"]
+        codes = [code for code in (*range(1, 31), 999) if code not in (15, 28)]  # these two: off the bus
+        device.errors |= {key: rng.choice(codes) for key in rng.sample(keys, len(keys) // 2)}
+    for reading in stub.once(*devices)["readings"]:
+        assert reading["state"] == "ok"
+        check_reasons(reading)
+    devices[0].errors |= {"clock1": 28}
+    assert stub.once(devices[0])["readings"][0]["state"] == "lost"

@@ -126,7 +126,7 @@ class WatchApp(App[int]):
     def on_mount(self) -> None:
         """The screen stands before the first driver is asked."""
         self._draw()
-        self._thread.start()
+        self.call_after_refresh(self._thread.start)
 
     def on_resize(self, event: Resize) -> None:
         """Lay everything out anew."""
