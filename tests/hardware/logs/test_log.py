@@ -292,3 +292,10 @@ def test_old_schemas_and_labels() -> None:
     assert reading.memory_total_bytes == 4799 * MIB
     assert reading.processes is not None and reading.processes[0].memory_bytes == 9 * MIB
     assert parse(xml).devices[0].pci_bus_id == "00000000:02:00.0"
+
+
+def test_series_of_the_host_are_no_device() -> None:
+    host = '{"metric":{"__name__":"nearpeak_host_cpu_ratio","Hostname":"a"},"values":[[1772359200,"0.5"]]},'
+    log = parse(PROMETHEUS.replace('"result":[', '"result":[' + host))
+    assert log.readings == parse(PROMETHEUS).readings
+    assert log.texts[0].title.startswith("nearpeak_host_cpu_ratio") and log.texts[0].lines

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from nearpeak.hardware.logs.draft import Draft
-from nearpeak.hardware.logs.parts import Parts
+from nearpeak.hardware.logs.names import normalised, place_of
+from nearpeak.hardware.logs.parts import Parts, TextBlock
 from nearpeak.hardware.logs.rocm import take_rocm
 from nearpeak.hardware.logs.times import NS
 
@@ -97,6 +98,10 @@ def add_series(series: Iterable[Series], source: str, parts: Parts) -> None:
             nameless += 1
             name = f"unnamed {nameless}"
         identity = _identity(labels)
+        if identity["index"] is None and not identity["device"] and place_of(normalised(name)) is None:
+            shown = tuple(f"{at_ns} {value}" for at_ns, value in samples)
+            parts.texts.append(TextBlock(f"{name} of no device: {labels}", 1, shown))
+            continue
         key = tuple(sorted((field, str(value)) for field, value in identity.items() if field != "other"))
         for at_ns, value in samples:
             draft = drafts.get((at_ns, key))
