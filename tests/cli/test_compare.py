@@ -66,3 +66,14 @@ def test_few_steps_tell_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
         record_run(tmp_path / name, steps=4)
     assert main(["compare", str(tmp_path / "c"), str(tmp_path / "d")]) == 0
     assert "Too few steps" in capsys.readouterr().out
+
+
+def test_forty_columns_show_every_phase(
+    runs: tuple[str, str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearpeak.report.terminal.width", lambda file: 40)
+    assert main(["compare", runs[0], runs[2]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert {"waiting for data", "forward", "all"} <= set(lines)
+    assert "    a real change" in lines

@@ -16,6 +16,7 @@ from nearpeak.report.wording import PHASE_NAMES
 
 __all__ = ["comparison_document", "print_comparison", "verdict_text"]
 
+TABLE_WIDTH = 80
 LIMITS = (
     "The interval holds for what these runs showed. What differs between them as a whole (another machine, other "
     "programs beside them) can only be told from more runs."
@@ -58,16 +59,26 @@ def print_comparison(comparison: Comparison, first: str, second: str, *, file: I
         terminal.write(Text(line), out)
     if comparison.phases:
         out.write("\n")
-        title = f"Mean per {comparison.unit}"
-        terminal.print_table(
-            title, ["phase", "first", "second", "change", "interval", "real"], _rows(comparison), file=out
-        )
+        _print_phases(comparison, out)
     if comparison.setup:
         out.write("\n")
         rows = [[name, _setting(one), _setting(other)] for name, one, other in comparison.setup]
         terminal.print_table("Set up differently", ["", "first", "second"], rows, file=out)
     out.write("\n")
     terminal.write(Text(LIMITS, style="dim"), out)
+
+
+def _print_phases(comparison: Comparison, out: IO[str]) -> None:
+    """A table; where that does not fit, a paragraph a phase."""
+    title, rows = f"Mean per {comparison.unit}", _rows(comparison)
+    if terminal.width(out) >= TABLE_WIDTH:
+        terminal.print_table(title, ["phase", "first", "second", "change", "interval", "real"], rows, file=out)
+        return
+    terminal.write(Text(title, style="bold"), out)
+    for phase, before, after, change, interval, real in rows:
+        within = f" ({interval})" if interval else ""
+        told = {"yes": "a real change", "–": "no change can be told"}.get(real)
+        terminal.print_note(phase, f"{before} → {after}", f"{change}{within}", told, file=out)
 
 
 def verdict_text(comparison: Comparison, second: str, first: str) -> str:
