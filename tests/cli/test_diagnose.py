@@ -52,6 +52,8 @@ def test_as_json(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert document["ranks"] == [document["breakdown"]]
     assert document["findings"][0]["kind"] == "input" and document["findings"][0]["gain"]["high"] == pytest.approx(0.3)
     assert document["trace"]["kernels_per_step"] == 2
+    after = document["findings"][0]["predicted_step_ms"]
+    assert after["low"] == pytest.approx(0.07) and after["low"] < after["likely"] < after["high"] < 0.1
 
 
 def test_a_folder_of_ranks(ranks: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "gain_of",
     "rarer",
     "severity_of",
+    "step_after",
 ]
 
 CRITICAL_GAIN, WARNING_GAIN = 0.20, 0.05
@@ -71,6 +72,11 @@ def rarer(step_ms: float, cost_ms: float, every: float, target_share: float) -> 
     apart = max(_rounded_up(cost_ms / (target_share * max(plain_ms, 1e-6))), round(every) + 1)
     likely = _saved(step_ms, plain_ms + cost_ms / apart)
     return apart, Interval(likely / 2, likely, min(MOST, max(likely, BESIDE * _saved(step_ms, plain_ms))))
+
+
+def step_after(step_ms: float, gain: Interval) -> Interval:
+    """How long the step would take, by the share of it that is saved."""
+    return Interval(step_ms * (1 - gain.high), step_ms * (1 - gain.likely), step_ms * (1 - gain.low))
 
 
 def severity_of(gain: Interval) -> Severity:

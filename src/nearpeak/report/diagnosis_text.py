@@ -11,7 +11,9 @@ from rich.text import Text
 from nearpeak.diagnose.breakdown import Breakdown
 from nearpeak.diagnose.device_facts import DeviceFacts
 from nearpeak.diagnose.diagnosis import Diagnosis
+from nearpeak.diagnose.gains import step_after
 from nearpeak.finding import Evidence, Finding
+from nearpeak.forecast import Interval
 from nearpeak.report import terminal
 from nearpeak.report.figures import duration_text, figure_text, gain_text, name_text, share_text
 from nearpeak.report.wording import Part, folded_text, mean_step_ms, parts, subline, verdict
@@ -85,10 +87,10 @@ def print_findings(diagnosis: Diagnosis, *, file: IO[str] | None = None) -> None
     """Each with what to do, why we think so, and how to check; small ones are counted."""
     out = file or sys.stdout
     for number, finding in enumerate(diagnosis.findings, 1):
-        _print_finding(f"{number}. ", finding, out)
+        _print_finding(f"{number}. ", finding, diagnosis.facts.step_ms, out)
     if terminal.verbosity() > 0:
         for finding in diagnosis.folded:
-            _print_finding("–  ", finding, out)
+            _print_finding("–  ", finding, diagnosis.facts.step_ms, out)
     elif diagnosis.folded:
         out.write("\n")
         terminal.write(Text(f"{folded_text(diagnosis)}; -v shows {_them(len(diagnosis.folded))}."), out)
@@ -130,12 +132,21 @@ def _legend_line(part: Part, name_width: int) -> Text:
     return line
 
 
-def _print_finding(mark: str, finding: Finding, out: IO[str]) -> None:
+def _step_text(after_ms: Interval) -> str:
+    """`: a step of 126 ms (117 to 138 ms)`."""
+    low, likely, high = (duration_text(each) for each in (after_ms.low, after_ms.likely, after_ms.high))
+    return f": a step of {likely} ({low} to {high})" if low != high else f": a step of {likely}"
+
+
+def _print_finding(mark: str, finding: Finding, step_ms: float | None, out: IO[str]) -> None:
     out.write("\n")
     heading = Text(mark, style=SEVERITY_STYLES[finding.severity])
     heading.append(finding.title, style=SEVERITY_STYLES[finding.severity])
     terminal.write(heading, out)
-    terminal.write(Padding(Text(gain_text(finding.gain), style="green" if finding.gain else "dim"), (0, 0, 0, 3)), out)
+    gain = Text(gain_text(finding.gain), style="green" if finding.gain else "dim")
+    if finding.gain is not None and step_ms is not None:
+        gain.append(_step_text(step_after(step_ms, finding.gain)), style="dim")
+    terminal.write(Padding(gain, (0, 0, 0, 3)), out)
     _print_labelled("do", finding.remedy, out)
     _print_labelled("why", "; ".join(_figures_by_source(finding.evidence)), out)
     _print_labelled("check", finding.verify, out)

@@ -7,6 +7,7 @@ from typing import Any
 from nearpeak.diagnose.breakdown import Breakdown
 from nearpeak.diagnose.device_facts import DeviceFacts
 from nearpeak.diagnose.diagnosis import Diagnosis
+from nearpeak.diagnose.gains import step_after
 from nearpeak.finding import Finding
 from nearpeak.forecast import Interval
 
@@ -25,8 +26,8 @@ def diagnosis_document(diagnosis: Diagnosis, *, source: str | None = None, **mor
         "step_ms": facts.step_ms,
         "breakdown": _breakdown(facts.breakdown),
         "ranks": [_breakdown(each) for each in facts.ranks],
-        "findings": [finding_document(each) for each in diagnosis.findings],
-        "folded": [finding_document(each) for each in diagnosis.folded],
+        "findings": [_with_step(each, facts.step_ms) for each in diagnosis.findings],
+        "folded": [_with_step(each, facts.step_ms) for each in diagnosis.folded],
         "unknown": list(diagnosis.unknown),
         **({"devices": [device_document(each) for each in facts.devices]} if facts.devices else {}),
         **more,
@@ -62,6 +63,12 @@ def finding_document(finding: Finding) -> dict[str, Any]:
         "gain": interval_document(finding.gain),
         "verify": finding.verify,
     }
+
+
+def _with_step(finding: Finding, step_ms: float | None) -> dict[str, Any]:
+    """The finding and how long a step would take without it; None where either is not known."""
+    after = None if finding.gain is None or step_ms is None else step_after(step_ms, finding.gain)
+    return {**finding_document(finding), "predicted_step_ms": interval_document(after)}
 
 
 def interval_document(interval: Interval | None) -> dict[str, float] | None:
