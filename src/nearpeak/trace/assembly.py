@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ LONGEST_NS = 10 * 365 * 24 * 3600 * 10**9
 LATEST_NS = 1 << 62
 """In the year 2116: times behind it could not be added to."""
 UNKNOWN = -1
+KEPT_AS = (np.int64, np.int64, np.uint8, np.int32, np.int32, np.int64, np.int64)
+"""Begin, duration, kind, lane, name, correlation, bytes."""
 
 
 class Assembly:
@@ -29,7 +32,7 @@ class Assembly:
         self.devices: list[Device] = []
         self._lanes: dict[Lane, int] = {}
         self._names: dict[str, int] = {}
-        self._parts: list[tuple[Int64s, ...]] = []
+        self._parts: list[list[NDArray[Any]]] = [[] for _ in KEPT_AS]
 
     def lane(self, process: str, thread: str, device: int | None = None) -> int:
         """Index of a lane, the same for the same lane."""
@@ -51,26 +54,29 @@ class Assembly:
         n_bytes: Int64s | int = UNKNOWN,
     ) -> None:
         """Some events; a single number stands for all of them."""
-        rest = (kind, lane, name, correlation, n_bytes)
-        columns = (np.broadcast_to(np.asarray(each, dtype=np.int64), start_ns.shape) for each in rest)
-        self._parts.append((start_ns, duration_ns, *columns))
+        columns = (start_ns, duration_ns, kind, lane, name, correlation, n_bytes)
+        for parts, column, kept_as in zip(self._parts, columns, KEPT_AS, strict=True):
+            parts.append(np.broadcast_to(np.asarray(column, dtype=kept_as), start_ns.shape))
 
     def timeline(self, steps: Steps | None = None) -> Timeline:
-        """Everything added, sorted; times count from the first event, or from the first step if that is earlier."""
-        columns = [np.concatenate(each) for each in zip(*self._parts, strict=True)] if self._parts else [_EMPTY] * 7
-        columns = self._sound(columns)
-        start_ns, duration_ns = columns[:2]
-        order = np.lexsort((-duration_ns, start_ns))
-        start_ns, duration_ns, kind, lane, name, correlation, n_bytes = (column[order] for column in columns)
+        """Everything added, sorted; times count from the first event, or from the first step if that is earlier.
+
+        Parts are let go column by column: a large trace is never held twice.
+        """
+        start_ns, duration_ns = self._taken(0), self._taken(1)
+        order = self._sound_in_order(start_ns, duration_ns)
+        start_ns, duration_ns = start_ns[order], duration_ns[order]
+        kind, lane, name, correlation, n_bytes = (self._taken(position)[order] for position in range(2, len(KEPT_AS)))
         origin_ns = self._origin(start_ns, steps)
+        start_ns -= origin_ns
         return Timeline(
             source=self.source,
             origin_ns=origin_ns,
-            start_ns=start_ns - origin_ns,
+            start_ns=start_ns,
             duration_ns=duration_ns,
-            kind=kind.astype(np.uint8),
-            lane=lane.astype(np.int32),
-            name=name.astype(np.int32),
+            kind=kind,
+            lane=lane,
+            name=name,
             correlation=correlation,
             n_bytes=n_bytes,
             names=tuple(self._names),
@@ -80,23 +86,27 @@ class Assembly:
             steps=_shifted(steps, origin_ns),
         )
 
+    def _taken(self, position: int) -> NDArray[Any]:
+        """One column in one piece; its parts are forgotten."""
+        parts, self._parts[position] = self._parts[position], []
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=KEPT_AS[position])
+
     def _origin(self, start_ns: Int64s, steps: Steps | None) -> int:
         firsts = [int(column[0]) for column in (start_ns, steps.start_ns if steps else _EMPTY) if len(column)]
         return min(firsts, default=0)
 
-    def _sound(self, columns: list[Int64s]) -> list[Int64s]:
-        """Without what damage made: negative durations, and times far from all others."""
-        start_ns, duration_ns = columns[:2]
+    def _sound_in_order(self, start_ns: Int64s, duration_ns: Int64s) -> NDArray[np.intp]:
+        """Rows by begin, longest first; without what damage made: negative durations, and times far from all others."""
         if not len(start_ns):
-            return columns
+            return np.zeros(0, np.intp)
         middle = int(np.median(start_ns))
-        near = np.abs(start_ns.astype(np.float64) - middle) < LONGEST_NS
-        near &= np.abs(start_ns) < LATEST_NS
-        sound = near & (duration_ns >= 0) & (duration_ns < LONGEST_NS)
-        lost = len(sound) - int(sound.sum())
+        sound = np.abs(start_ns.astype(np.float64) - middle) < LONGEST_NS
+        sound &= (np.abs(start_ns) < LATEST_NS) & (duration_ns >= 0) & (duration_ns < LONGEST_NS)
+        rows = np.flatnonzero(sound)
+        lost = len(sound) - len(rows)
         if lost:
             self.notes.append(f"{lost:,} of {len(sound):,} events have impossible times and were left out.")
-        return columns if not lost else [column[sound] for column in columns]
+        return rows[np.lexsort((-duration_ns[rows], start_ns[rows]))]
 
 
 _EMPTY = np.zeros(0, dtype=np.int64)
