@@ -60,4 +60,7 @@ def test_the_recorded_run_is_as_input_bound_as_xprof_says() -> None:
     facts, _ = reduce_xprof(read_xprof([path for path in CASE.iterdir() if is_xprof(path)]))
     assert facts.breakdown is not None
     assert 100 * facts.breakdown.share("input") == pytest.approx(81.4, abs=0.5)
-    assert findings(facts)[0].kind == "input"
+    first = findings(facts)[0]
+    assert first.kind == "input" and "tf.data" in first.remedy
+    assert facts.trace is not None and facts.trace.input_stage is not None
+    assert "MapAndBatch" in facts.trace.input_stage  # the stage that works, not those that wait for it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearpeak.trace.kinds import call_kind, copy_route, is_input, is_pageable, kernel_kind, step_number
+from nearpeak.trace.kinds import call_kind, copy_route, is_input, is_pageable, kernel_kind, span_kind, step_number
 from nearpeak.trace.timeline import Kind
 
 
@@ -93,3 +93,25 @@ def test_copies(name: str, route: str, pageable: bool) -> None:
 )
 def test_steps(name: str, number: int | None) -> None:
     assert step_number(name) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [
+        ("load_batch", True),
+        ("data loading", True),
+        ("Data Loading 12", True),
+        ("get_next_batch", True),
+        ("dataload", True),
+        ("wait for data", True),
+        ("batch 7", False),
+        ("data", False),
+        ("load_model", False),
+        ("train_batch", False),
+        ("forward", False),
+    ],
+)
+def test_ranges_that_users_name_after_their_input(name: str, waits: bool) -> None:
+    assert (span_kind(name, Kind.SPAN) == Kind.INPUT) is waits
+    if name == "load_batch":
+        assert span_kind(name, Kind.OP) == Kind.OP  # an operator of that name is none

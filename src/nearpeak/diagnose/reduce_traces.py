@@ -104,6 +104,7 @@ def _trace_facts(
     device = next((device for line in timelines for device in line.devices if device.name), None)
     facts = TraceFacts(
         ranks=_ranks(parts, arrivals),
+        is_xplane=timelines[0].source.endswith((".xplane.pb", ".xplane.pb.gz")),
         world_size=next((line.world_size for line in timelines if line.world_size), None),
         device_name=device.name if device else None,
         compute_capability=device.compute_capability if device else None,

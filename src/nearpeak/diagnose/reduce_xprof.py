@@ -17,6 +17,8 @@ __all__ = ["reduce_xprof"]
 
 COPIES = ("to_device", "output", "device_to_device")
 HOST_WORK = ("host_compute", "compile")
+WAITING_STAGES = ("prefetch", "generator", "model", "root", "rebatch")
+"""Last part of a stage's name: these hand on what others make."""
 EXCHANGE = re.compile(r"nccl|collective|all-?_?reduce|all-?_?gather|all-?to-?all|reduce-?scatter", re.IGNORECASE)
 NS_PER_MS = 1e6
 
@@ -47,11 +49,22 @@ def reduce_xprof(hosts: Sequence[XprofFigures]) -> tuple[Facts, list[str]]:
                 for rank, host in enumerate(told)
             ),
             world_size=len(told),
+            is_xplane=True,
+            input_stage=_longest_stage(told),
             kernels=_kernels(told),
             collectives=_collectives(told),
         ),
     )
     return facts, unknown
+
+
+def _longest_stage(hosts: Sequence[XprofFigures]) -> str | None:
+    """By the pipeline's own work: what waits for an earlier stage shows that one's time, too."""
+    stages = [
+        stage for host in hosts for stage in host.stages if stage.name.rpartition("::")[2].lower() not in WAITING_STAGES
+    ]
+    longest = max(stages, key=lambda stage: stage.self_ms, default=None)
+    return None if longest is None else f"{longest.name} ({longest.category.lower() or 'unclassified'})"
 
 
 def _kernels(hosts: Sequence[XprofFigures]) -> tuple[KernelFacts, ...]:

@@ -58,6 +58,10 @@ class TraceFacts:
     ranks: tuple[TraceRank, ...] = ()
     """In the order of `Facts.ranks`."""
     world_size: int | None = None
+    is_xplane: bool = False
+    """Recorded by the profiler of TensorFlow and JAX."""
+    input_stage: str | None = None
+    """Of the input pipeline, the stage that took most time itself, where the file tells stages apart."""
     device_name: str | None = None
     compute_capability: tuple[int, int] | None = None
     kernels: tuple[KernelFacts, ...] = ()

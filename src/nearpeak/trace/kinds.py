@@ -46,6 +46,14 @@ ROUTE = re.compile(
 
 TELLING = 256
 """Characters of a kernel's name that tell what it is; those of templates go on for thousands."""
+NAMED_INPUT = re.compile(
+    r"(?:(?:wait(?:ing)?(?:[ _]for)?|get|load(?:ing)?|fetch(?:ing)?|next|read(?:ing)?)[ _](?:the[ _])?"
+    r"(?:next[ _]|train(?:ing)?[ _]|mini[ _-]?)?(?:data|batch|batches|inputs?|samples?)"
+    r"|(?:train(?:ing)?[ _])?(?:data|batch|input)[ _-]?(?:load(?:ing|er)?|fetch(?:ing)?|wait(?:ing)?|reading))"
+    r"[ _#:]*\d*",
+    re.IGNORECASE,
+)
+"""What users call the range in which their loop gets its batch."""
 INPUT_SIGNS = ("next", "dataloader", "get_train_batch", "_get_data", "prefetchiterator")
 """One of them is in every name that `INPUT` matches: a quick look before the slow one."""
 
@@ -64,7 +72,8 @@ def call_kind(name: str) -> Kind:
 
 def span_kind(name: str, otherwise: Kind = Kind.SPAN) -> Kind:
     """Of a named range or an operator on the host."""
-    return Kind.INPUT if is_input(name) else otherwise
+    named = otherwise == Kind.SPAN and NAMED_INPUT.fullmatch(name) is not None
+    return Kind.INPUT if named or is_input(name) else otherwise
 
 
 def is_input(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nearpeak.trace.kinds import call_kind, is_input, kernel_kind
+from nearpeak.trace.kinds import call_kind, kernel_kind, span_kind
 from nearpeak.trace.timeline import Kind
 
 __all__ = [
@@ -104,7 +104,7 @@ def host_kind(name: str, is_call: bool) -> Kind:
     if is_call:
         kind = call_kind(name)
         return kind if kind != Kind.CALL or not name.startswith("IteratorGetNext") else Kind.INPUT
-    if is_input(name):
+    if span_kind(name) == Kind.INPUT:
         return Kind.INPUT
     if name.startswith("$"):
         return Kind.PYTHON
