@@ -107,7 +107,10 @@ def _print_screen(watcher: Watcher) -> None:
     from nearpeak.report.watch.screen import ViewState, screen_lines
 
     styles = {"ok": "green", "warn": "yellow", "bad": "bold red", "title": "underline", "chosen": ""}
-    state = ViewState(findings=watcher.findings, runs=watcher.runs, chosen=-1)
+    replayed = getattr(watcher, "path", None)
+    state = ViewState(
+        findings=watcher.findings, runs=watcher.runs, chosen=-1, replay=None if replayed is None else replayed.name
+    )
     width = terminal.width(sys.stdout)
     for line in screen_lines(watcher.history, state, width, 0):
         text = Text.assemble(*((part, Style.parse(styles.get(style, style))) for part, style in line))

@@ -92,6 +92,11 @@ def test_without_a_device_it_says_so_and_shows_the_host() -> None:
     assert any(line.startswith("host") and "50%" in line and "busiest core100%" in line for line in lines)
 
 
+def test_a_log_that_knows_nothing_of_its_host_shows_none() -> None:
+    lines = shown(snapshot(h100(), host=HostReading(at_ns=0)))
+    assert not any(line.startswith("host") for line in lines)
+
+
 def test_reasons_that_slow_work_are_shown_and_idling_is_none() -> None:
     assert (
         "power cap, too hot"

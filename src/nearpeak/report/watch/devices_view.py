@@ -12,6 +12,7 @@ from nearpeak.report.watch.lines import (
     fit,
     gib_text,
     level_style,
+    line_text,
     percent_text,
     rate_text,
     span,
@@ -44,7 +45,8 @@ def device_lines(device: Device, reading: Reading, history: History, width: int,
     if reading.state != "ok":
         return [_unreachable(device, reading, width)]
     first = _narrow(device, reading, width) if width < NARROW else _wide(device, reading, width)
-    return [first, _detail(reading, history, width)] if detail else [first]
+    second = _detail(reading, history, width) if detail else ()
+    return [first, second] if line_text(second).strip() else [first]
 
 
 def short_name(device: Device) -> str:

@@ -136,6 +136,9 @@ def no_device_text(snapshot: Snapshot) -> list[str]:
 
 
 def _host(host: HostReading, history: History, width: int) -> list[Line]:
+    """Nothing, where a log knows nothing of its host."""
+    if host.memory_total_bytes is None and host.cpu_percent is None:
+        return []
     busiest = host.busiest_core_percent
     used = None if host.memory_total_bytes is None else host.memory_total_bytes - (host.memory_available_bytes or 0)
     memory = None if used is None or not host.memory_total_bytes else 100 * used / host.memory_total_bytes
