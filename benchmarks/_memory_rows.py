@@ -48,7 +48,7 @@ def predict_rows(rows: Sequence[tuple[dict[str, str], CaptureRequest]]) -> tuple
     failed: list[str] = []
     for begin in range(0, len(rows), PROCESS_ROWS):
         chunk = rows[begin : begin + PROCESS_ROWS]
-        results = capture_all([request for _, request in chunk], time_limit_s=90 * len(chunk))
+        results = capture_all([request for _, request in chunk], time_limit_s=90)
         for (row, request), result in zip(chunk, results, strict=True):
             if isinstance(result, NearpeakError):
                 failed.append(str(result)[:160])

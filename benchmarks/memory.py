@@ -243,7 +243,7 @@ def support(args: Any) -> tuple[dict[str, Any], list[Target]]:
     failed: list[str] = []
     for begin in range(0, len(requests), 8):
         chunk = requests[begin : begin + 8]
-        for request, result in zip(chunk, capture_all(chunk, time_limit_s=400), strict=True):
+        for request, result in zip(chunk, capture_all(chunk, time_limit_s=60), strict=True):
             if isinstance(result, NearpeakError):
                 failed.append(f"{request.kind}/{request.model}: {result}")
     print(f"\n{len(requests)} random configurations, {len(failed)} unsupported:")

@@ -23,6 +23,8 @@ __all__ = ["capture", "capture_all"]
 
 TIME_LIMIT_S = 120.0
 MEMORY_LIMIT_BYTES = 4 << 30
+START_S = 60.0
+"""For the process to begin, on a busy machine; a step that hangs outside of Python is ended after this, too."""
 
 
 def capture(
@@ -41,17 +43,31 @@ def capture_all(
     time_limit_s: float = TIME_LIMIT_S,
     memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
 ) -> list[StepTrace | NearpeakError]:
-    """Several steps in one process, which costs less than one each; the error stands where a step could not be run."""
+    """Several steps in one process, which costs less than one each; the error stands where a step could not be run.
+
+    The time limit holds for each. Where a step takes the process down with it, the others go on in a new one.
+    """
+    results: list[StepTrace | NearpeakError] = []
+    while len(results) < len(requests):
+        rest = requests[len(results) :]
+        found, why = _in_one_process(rest, time_limit_s, memory_limit_bytes)
+        results += found
+        if len(found) < len(rest):
+            results.append(UnsupportedError(f"{rest[len(found)].model}: {why}"))
+    return results
+
+
+def _in_one_process(
+    requests: Sequence[CaptureRequest], time_limit_s: float, memory_limit_bytes: int
+) -> tuple[list[StepTrace | NearpeakError], str]:
+    """(results of the steps before the process ended, why it ended)"""
     with tempfile.TemporaryDirectory(prefix="nearpeak-") as folder:
         asked, answered = Path(folder, "requests.json"), Path(folder, "results.msgpack")
         asked.write_bytes(msgspec.json.encode(list(requests)))
         command = [sys.executable, "-m", "nearpeak.predict.pretend.worker", str(asked), str(answered)]
-        why = _run([*command, str(memory_limit_bytes)], time_limit_s)
+        why = _run([*command, str(memory_limit_bytes), str(time_limit_s)], time_limit_s * len(requests) + START_S)
         raw = msgspec.msgpack.decode(answered.read_bytes(), type=list[_Result]) if answered.exists() else []
-    results: list[StepTrace | NearpeakError] = [
-        each.trace or _error(request, each) for request, each in zip(requests, raw, strict=False)
-    ]
-    return results + [UnsupportedError(f"{request.model}: {why}") for request in requests[len(results) :]]
+    return [each.trace or _error(request, each) for request, each in zip(requests, raw, strict=False)], why
 
 
 class _Result(msgspec.Struct):
@@ -67,7 +83,7 @@ def _run(command: list[str], time_limit_s: float) -> str:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=time_limit_s, check=False)
     except subprocess.TimeoutExpired:
-        return f"its step was not done after {time_limit_s:g} s; raise the time limit if it is that large."
+        return f"the process that ran its step did not end within {time_limit_s:g} s"
     lines = [line for line in ended.stderr.strip().splitlines() if line.strip()]
     last = lines[-1][:300] if lines else "no output"
     return f"the process that ran its step ended with code {ended.returncode}: {last}"
