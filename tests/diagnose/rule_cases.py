@@ -276,20 +276,6 @@ CASES: dict[str, Case] = {
         without="peak_bytes",
         counted=False,
     ),
-    "full_but_idle": Case(
-        kind="memory_pressure",
-        title="95 % full, yet a kernel runs only 20 %",
-        remedy="larger device will not help",
-        rows=(
-            _made(**ON_GPU, autocast_dtype="bfloat16"),
-            steps(columns=BUSY),
-            [
-                reading(at, 0, busy_percent=20.0, memory_used_bytes=76 * GIB, memory_total_bytes=80 * GIB)
-                for at in (400, 500)
-            ],
-        ),
-        counted=False,
-    ),
     "evaluation": Case(
         kind="evaluation",
         title="300 ms every 10 steps",
@@ -328,7 +314,7 @@ CASES: dict[str, Case] = {
         kind="threads",
         title="1 of 4 CPU cores compute: 3 are left idle",
         remedy=r"torch\.set_num_threads\(4\)",
-        rows=(_made(threads=1), steps(columns={"cpu_ms": 30.0})),
+        rows=(_made(threads=1, loader_workers=0), steps(columns={"cpu_ms": 30.0})),
     ),
     "too_many_threads": Case(
         kind="threads",

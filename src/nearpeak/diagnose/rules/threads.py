@@ -35,7 +35,8 @@ def find(facts: Facts) -> list[Finding]:
 
 def _too_few(facts: Facts, run: RunFacts) -> list[Finding]:
     cores, threads = run.process.cores or 1, run.process.threads or 1
-    free = cores // _processes(run)
+    # A loader worker that shares its core with a thread holds all threads up at their next join.
+    free = max(1, cores // _processes(run) - (run.process.loader_workers or 0))
     long_ms = operation_ms(run)
     if not run.on_host or threads >= free or long_ms is None or long_ms < WORTH_SPLITTING_MS:
         return []
@@ -45,7 +46,7 @@ def _too_few(facts: Facts, run: RunFacts) -> list[Finding]:
     return [
         costs(
             "threads",
-            f"{threads} of {cores} CPU cores compute: {cores - threads * _processes(run)} are left idle",
+            f"{threads * _processes(run)} of {cores} CPU cores compute: {(free - threads) * _processes(run)} are left idle",
             facts,
             gain_of(min(MOST, ideal), SPREAD),
             remedy=f"torch.set_num_threads({free}), or OMP_NUM_THREADS={free} before the start"
@@ -68,7 +69,7 @@ def _set(run: RunFacts) -> bool:
 
 
 def _processes(run: RunFacts) -> int:
-    """That share the cores: ranks on this machine, and workers that fetch."""
+    """Ranks that share the cores of this machine."""
     return max(1, len(run.ranks))
 
 
