@@ -46,7 +46,8 @@ def _too_few(facts: Facts, run: RunFacts) -> list[Finding]:
     return [
         costs(
             "threads",
-            f"{threads * _processes(run)} of {cores} CPU cores compute: {(free - threads) * _processes(run)} are left idle",
+            f"{threads * _processes(run)} of {cores} CPU cores compute: "
+            f"{(free - threads) * _processes(run)} are left idle",
             facts,
             gain_of(min(MOST, ideal), SPREAD),
             remedy=f"torch.set_num_threads({free}), or OMP_NUM_THREADS={free} before the start"
