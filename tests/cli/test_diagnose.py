@@ -84,7 +84,8 @@ def test_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_what_is_nothing_is_refused(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "odd.json").write_text(content)
     assert main(["diagnose", str(tmp_path / "odd.json")]) == 1
-    assert capsys.readouterr().err.startswith("error: ")
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and "profiler's trace" in error
 
 
 def test_a_missing_path_and_a_mixture(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,11 @@ def _of_log(paths: Sequence[Path]) -> Diagnosed:
 
     if len(paths) > 1:
         raise DataError(f"{paths[0]}, {paths[1]}: one log at a time.")
-    log = read_log(paths[0])
+    try:
+        log = read_log(paths[0])
+    except DataError as error:
+        others = ", ".join(each.name for each in SOURCES[:-1])
+        raise DataError(f"{paths[0]}: is no {others}; and as a log: {error}") from None
     return Diagnosed(diagnosis=diagnose_log(log), log=log)
 
 
