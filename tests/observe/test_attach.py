@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -169,3 +170,17 @@ def test_the_environment_grows_only_once(tmp_path: Path) -> None:
 def test_a_hook_must_name_a_function(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="module:function"):
         attached_environment({"torch": "nearpeak.no_function"}, records=tmp_path)
+
+
+def test_a_command_whose_environment_has_no_nearpeak(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    hook = "nearpeak.observe.system:read_disk_bytes"  # of no such process: any function that takes something
+    environment = attached_environment({WATCHED: hook}, records=tmp_path, base=base)
+    code = f"import {WATCHED}, sys; print(sys.modules['nearpeak'].__file__, any('{SOURCE}' == p for p in sys.path))"
+    interpreter = shutil.which("python3", path=f"{sys.base_prefix}/bin")
+    if interpreter is None or sys.prefix == sys.base_prefix:
+        pytest.skip("needs an interpreter without nearpeak: the one that made this virtual environment")
+    done = run(environment, interpreter, "-c", code, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [nearpeak.__file__, "False"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -35,6 +37,14 @@ TELLING = """
     model = train(12, each=lambda model, loss: losses.append(loss.item().hex()))
     print(losses, torch.rand(1).item().hex(), sum(p.double().sum() for p in model.parameters()).item().hex())
 """
+
+
+@functools.cache
+def plain_digest() -> str:
+    """What twenty steps learn without a probe."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = "print(sum(p.sum() for p in train(20).parameters()).item().hex())"
+        return run_script(Path(folder), text, watched=False).stdout
 
 
 def recorded(folder: Path) -> Recording:
