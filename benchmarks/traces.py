@@ -209,7 +209,7 @@ def against_analyser(python: str, rows: dict[str, list[Path]], own: dict[str, di
     found: dict[str, Cost] = {}
     table = []
     for name, paths in rows.items():
-        command = [python, str(Path(__file__).parent / "_analyser.py"), *map(str, paths)]
+        command = [python, str(Path(__file__).parent / "_analyser.py"), *(str(path.resolve()) for path in paths)]
         done = subprocess.run(command, capture_output=True, text=True)
         last = done.stdout.splitlines()[-1:] or [""]
         if done.returncode or not last[0].startswith("{"):
