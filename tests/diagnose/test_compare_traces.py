@@ -18,6 +18,7 @@ from nearpeak.trace.timeline import Timeline
 sys.path.insert(0, str(Path(__file__).parents[1] / "trace"))  # tests are no package
 from mutations import small_kineto
 from nsys_writer import write_export
+from xprof_writer import write_run
 
 CASES = Path(__file__).parents[2].parent / "shared" / "cases" / "traces"
 
@@ -85,6 +86,17 @@ def test_the_verb_compares_traces(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert document["kernels"][0]["name"]
     (tmp_path / "notes.txt").write_text("no trace")
     assert main(["compare", paths[0], str(tmp_path / "notes.txt")]) == 1
+
+
+def test_runs_of_xprofs_figures_are_compared_by_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, waiting_ms in (("before", 70.0), ("after", 10.0)):
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name, ("w0", "w1"), compute=20.0, wait_input=waiting_ms)
+    assert main(["compare", str(tmp_path / "before"), str(tmp_path / "after"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["first_ms"], document["second_ms"]) == (90.0, 30.0)
+    assert document["causes"][0] == {"cause": "input", "first_ms": 70.0, "second_ms": 10.0, "change_ms": -60.0}
+    assert document["kernels"] == []
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the recorded traces are not on this machine")

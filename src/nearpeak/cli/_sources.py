@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from nearpeak.hardware.logs.log import DeviceLog
     from nearpeak.recording import Recording
     from nearpeak.trace.timeline import Timeline
+    from nearpeak.trace.xprof import XprofFigures
 
-__all__ = ["SOURCES", "Diagnosed", "Source", "diagnose_paths", "is_trace", "timelines_of"]
+__all__ = ["SOURCES", "Diagnosed", "Source", "diagnose_paths", "figures_of", "is_trace", "is_xprof_run", "timelines_of"]
 
 DATABASE = "recording.sqlite"
 
@@ -101,8 +102,8 @@ def _of_traces(paths: Sequence[Path]) -> Diagnosed:
     return Diagnosed(diagnosis=conclude(facts, [*left_out, *unknown]), timelines=tuple(timelines))
 
 
-def _is_xprof(path: Path) -> bool:
-    """XProf's own figures, and no trace that they were made from."""
+def is_xprof_run(path: Path) -> bool:
+    """Whether it holds XProf's own figures, and no trace that they were made from."""
     from nearpeak.trace.xprof import is_xprof, xprof_below
 
     if path.is_file():
@@ -110,15 +111,22 @@ def _is_xprof(path: Path) -> bool:
     return bool(xprof_below(path)) and next(path.rglob("*.xplane.pb*"), None) is None
 
 
-def _of_xprof(paths: Sequence[Path]) -> Diagnosed:
-    from nearpeak.diagnose.diagnosis import conclude
-    from nearpeak.diagnose.reduce_xprof import reduce_xprof
+def figures_of(paths: Sequence[Path]) -> tuple[list[XprofFigures], list[str]]:
+    """XProf's figures of each host, and what was left out."""
     from nearpeak.trace.tensorboard_runs import latest_run
     from nearpeak.trace.xprof import read_xprof, xprof_below
 
     files = [file for path in paths for file in (xprof_below(path) if path.is_dir() else [path])]
     files, left_out = latest_run(files)
-    facts, unknown = reduce_xprof(read_xprof(files))
+    return read_xprof(files), left_out
+
+
+def _of_xprof(paths: Sequence[Path]) -> Diagnosed:
+    from nearpeak.diagnose.diagnosis import conclude
+    from nearpeak.diagnose.reduce_xprof import reduce_xprof
+
+    hosts, left_out = figures_of(paths)
+    facts, unknown = reduce_xprof(hosts)
     return Diagnosed(diagnosis=conclude(facts, [*left_out, *unknown]))
 
 
@@ -138,7 +146,7 @@ def _of_log(paths: Sequence[Path]) -> Diagnosed:
 
 SOURCES = (
     Source("recording of `nearpeak run`", _is_recording, _of_recording),
-    Source("run of XProf's own figures", _is_xprof, _of_xprof),
+    Source("run of XProf's own figures", is_xprof_run, _of_xprof),
     Source("profiler's trace", is_trace, _of_traces),
     Source("device log", Path.is_file, _of_log),
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nearpeak.cli._recordings import DATABASE, find_run, refuse_overwriting, write_text
 from nearpeak.errors import DataError
+
+if TYPE_CHECKING:
+    from nearpeak.diagnose.compare_traces import TracedRun
 
 __all__ = ["KINDS", "Compared", "Kind", "command"]
 
@@ -89,6 +92,19 @@ def _compare_recordings(first: Path, second: Path) -> Compared:
     return Compared(comparison_document(compared, *named), lambda: print_comparison(compared, *named))
 
 
+def _is_xprof(path: Path) -> bool:
+    from nearpeak.cli._sources import is_xprof_run
+
+    return is_xprof_run(path)
+
+
+def _compare_xprof(first: Path, second: Path) -> Compared:
+    from nearpeak.cli._sources import figures_of
+    from nearpeak.diagnose.compare_traces import xprof_run
+
+    return _compared(first, second, *(xprof_run(str(path), figures_of([path])[0]) for path in (first, second)))
+
+
 def _is_trace(path: Path) -> bool:
     from nearpeak.cli._sources import is_trace
 
@@ -97,16 +113,25 @@ def _is_trace(path: Path) -> bool:
 
 def _compare_traces(first: Path, second: Path) -> Compared:
     from nearpeak.cli._sources import timelines_of
-    from nearpeak.diagnose.compare_traces import compare_traces, traced_run
+    from nearpeak.diagnose.compare_traces import traced_run
+
+    return _compared(first, second, *(traced_run(str(path), timelines_of([path])[0]) for path in (first, second)))
+
+
+def _compared(first: Path, second: Path, one: TracedRun, other: TracedRun) -> Compared:
+    from nearpeak.diagnose.compare_traces import compare_traces
     from nearpeak.report.trace_comparison import print_trace_comparison, trace_comparison_document
 
     named = (str(first), str(second))
-    one, other = (traced_run(str(path), timelines_of([path])[0]) for path in (first, second))
     compared = compare_traces(one, other)
-    return Compared(trace_comparison_document(compared, *named), lambda: print_trace_comparison(compared, *named))
+    return Compared(
+        trace_comparison_document(compared, *named),
+        lambda: print_trace_comparison(compared, *named),
+    )
 
 
 KINDS: tuple[Kind, ...] = (
     Kind("recording of `nearpeak run`", _is_recording, _compare_recordings),
+    Kind("run of XProf's own figures", _is_xprof, _compare_xprof),
     Kind("profiler's trace", _is_trace, _compare_traces),
 )

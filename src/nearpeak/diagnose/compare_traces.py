@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from nearpeak.diagnose.attribution import Attribution, attribute
 from nearpeak.diagnose.breakdown import IDLE_CAUSES, Breakdown
 from nearpeak.diagnose.compare_runs import Comparison, Run, compare
+from nearpeak.diagnose.reduce_xprof import steps_of
 from nearpeak.errors import DataError
 from nearpeak.trace.timeline import Kind, Timeline
+from nearpeak.trace.xprof import XprofFigures
 
-__all__ = ["CauseChange", "KernelChange", "TraceComparison", "TracedRun", "compare_traces", "traced_run"]
+__all__ = ["CauseChange", "KernelChange", "TraceComparison", "TracedRun", "compare_traces", "traced_run", "xprof_run"]
 
 BUSY = ("compute", "communication", "copy")
 NS_PER_MS = 1e6
@@ -94,6 +96,15 @@ def traced_run(name: str, timelines: Sequence[Timeline]) -> TracedRun:
         devices=len(parts),
         device_name=next((device.name for line, _ in parts for device in line.devices if device.name), None),
     )
+
+
+def xprof_run(name: str, hosts: Sequence[XprofFigures]) -> TracedRun:
+    """Of XProf's own figures, which hold no single kernels."""
+    ranks = [steps for steps in map(steps_of, hosts) if steps]
+    if not ranks:
+        raise DataError(f"{name}: XProf's files hold no times of steps; give the *.xplane.pb files themselves.")
+    step_ms, cause_ms = _of_steps(ranks)
+    return TracedRun(name=name, step_ms=step_ms, cause_ms=cause_ms, devices=len(ranks))
 
 
 def _of_steps(ranks: Sequence[Sequence[Breakdown]]) -> tuple[Floats, dict[str, Floats]]:

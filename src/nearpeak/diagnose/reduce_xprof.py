@@ -13,7 +13,7 @@ from nearpeak.diagnose.kernels import traits_of
 from nearpeak.diagnose.trace_facts import CollectiveFacts, KernelFacts, TraceFacts, TraceRank
 from nearpeak.trace.xprof import XprofFigures
 
-__all__ = ["reduce_xprof"]
+__all__ = ["reduce_xprof", "steps_of"]
 
 COPIES = ("to_device", "output", "device_to_device")
 HOST_WORK = ("host_compute", "compile")
@@ -35,7 +35,7 @@ def reduce_xprof(hosts: Sequence[XprofFigures]) -> tuple[Facts, list[str]]:
     unknown.append(
         "These are XProf's own figures, per step and host: single kernels, streams and devices are not in its files."
     )
-    ranks = tuple(total(_steps(host)) for host in told)
+    ranks = tuple(total(steps_of(host)) for host in told)
     steps = max(len(host.step_ms) for host in told)
     facts = Facts(
         source=f"{steps} steps, {source}",
@@ -94,7 +94,7 @@ def _collectives(hosts: Sequence[XprofFigures]) -> tuple[CollectiveFacts, ...]:
     return tuple(sorted(found, key=lambda each: -each.time_ns))
 
 
-def _steps(host: XprofFigures) -> list[Breakdown]:
+def steps_of(host: XprofFigures) -> list[Breakdown]:
     """XProf's parts of each step under nearpeak's causes; what its parts leave of the step is `other`."""
     ns = {part: np.rint(each * NS_PER_MS).astype(np.int64) for part, each in host.parts_ms.items()}
     rest = np.maximum(np.rint(host.step_ms * NS_PER_MS).astype(np.int64) - sum(ns.values()), 0)
