@@ -23,19 +23,24 @@ def open_recordings(
     proc: Path = Path("/proc"), skip: Callable[[int], bool] | None = None
 ) -> Iterator[tuple[int, Path]]:
     """Process and folder of each recording that a process of this user holds open; nothing outside Linux."""
-    for entry in proc.iterdir() if proc.is_dir() else ():
-        if not entry.name.isdigit() or (skip and skip(int(entry.name))):
+    for pid in _pids(proc):
+        if skip and skip(pid):
             continue
-        for target in _open_files(entry):
+        for target in _open_files(f"{proc}/{pid}/fd"):
             if target.endswith(f"/{DATABASE}"):
-                yield int(entry.name), Path(target).parent
+                yield pid, Path(target).parent
 
 
-def _open_files(process: Path) -> list[str]:
+def _pids(proc: Path) -> list[int]:
+    return [int(name) for name in os.listdir(proc) if name.isdigit()] if proc.is_dir() else []
+
+
+def _open_files(folder: str) -> list[str]:
+    """As text: paths would be kept by the interpreter, thousands of them with every look."""
     found = []
     try:
-        for link in (process / "fd").iterdir():
-            found.append(os.readlink(link))  # noqa: PERF401  what was read before one vanished counts
+        for name in os.listdir(folder):
+            found.append(os.readlink(f"{folder}/{name}"))  # noqa: PERF401  what was read before one vanished counts
     except OSError:  # it ended, or is somebody else's
         pass
     return found
@@ -52,7 +57,7 @@ class RunFinder:
 
     def look(self) -> None:
         """Find runs that began, forget those that ended."""
-        present = {int(e.name) for e in self._proc.iterdir() if e.name.isdigit()} if self._proc.is_dir() else set()
+        present = set(_pids(self._proc))
         self._looks = {pid: count for pid, count in self._looks.items() if pid in present}
         self._folders = {folder: pid for folder, pid in self._folders.items() if pid in present}
         found = dict(open_recordings(self._proc, lambda pid: pid == self._own or self._looks.get(pid, 0) >= LOOKS))
