@@ -98,7 +98,8 @@ def train(model: nn.Module, batches: Any, steps: int, optimizer: torch.optim.Opt
     criterion, clock, done = nn.CrossEntropyLoss(), Clock(), 0
     while done < steps:
         for values, kinds in batches:
-            loss = criterion(model(values), kinds)
+            with precision():
+                loss = criterion(model(values), kinds)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

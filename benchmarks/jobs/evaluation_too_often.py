@@ -1,7 +1,7 @@
 """The whole validation set after every tenth step; the remedy evaluates every sixtieth."""
 
 import torch
-from _common import Clock, Vectors, arguments, perceptron
+from _common import Clock, Vectors, arguments, perceptron, precision
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -20,7 +20,9 @@ if __name__ == "__main__":
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     validation = DataLoader(Vectors(4000), batch_size=256)
     for step, (values, kinds) in enumerate(DataLoader(Vectors(20_000), batch_size=128)):
-        nn.functional.cross_entropy(model(values), kinds).backward()
+        with precision():
+            loss = nn.functional.cross_entropy(model(values), kinds)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         if (step + 1) % (60 if given.remedied else 10) == 0:

@@ -4,7 +4,7 @@ import json
 import tempfile
 
 import torch
-from _common import Clock, Vectors, arguments, in_batches, perceptron
+from _common import Clock, Vectors, arguments, in_batches, perceptron, precision
 from torch import nn
 
 if __name__ == "__main__":
@@ -13,7 +13,8 @@ if __name__ == "__main__":
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     with tempfile.TemporaryFile("w") as log:
         for step, (values, kinds) in enumerate(in_batches(Vectors(), 256)):
-            loss = nn.functional.cross_entropy(model(values), kinds)
+            with precision():
+                loss = nn.functional.cross_entropy(model(values), kinds)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -1,7 +1,7 @@
 """The norm of every gradient and every sample's loss is read in every step; the remedy reads them every fifty."""
 
 import torch
-from _common import Clock, Vectors, arguments, in_batches, perceptron
+from _common import Clock, Vectors, arguments, in_batches, perceptron, precision
 from torch import nn
 
 if __name__ == "__main__":
@@ -9,7 +9,8 @@ if __name__ == "__main__":
     model, clock, history = perceptron(256, layers=8), Clock(), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for step, (values, kinds) in enumerate(in_batches(Vectors(), 512)):
-        losses = nn.functional.cross_entropy(model(values), kinds, reduction="none")
+        with precision():
+            losses = nn.functional.cross_entropy(model(values), kinds, reduction="none")
         losses.mean().backward()
         optimizer.step()
         if step % (50 if given.remedied else 1) == 0:
