@@ -137,7 +137,7 @@ class _Clock:
 
 
 def _clock(ts: NDArray[np.float64], duration: NDArray[np.float64]) -> _Clock:
-    finite = np.isfinite(ts)
+    finite = np.isfinite(ts) & (np.abs(ts) < LARGEST / 1000)  # in nanoseconds it must still be a number
     if not finite.any():
         return _Clock(0.0, finite)
     middle = float(np.median(ts[finite])) if not finite.all() else float(np.partition(ts, len(ts) // 2)[len(ts) // 2])
