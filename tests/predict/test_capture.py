@@ -29,6 +29,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "attention fp32": {},
     "attention fp16 on Turing": {"precision": "fp16", "compute_capability": (7, 5)},
     "grouped": {},
+    "grouped channels last": {"channels_last": True},
     "norms": {},
     "broken": {},
 }
@@ -149,6 +150,12 @@ def test_grouped_convolution_backward_costs_twice_forward() -> None:
         flops[each.name] = flops.get(each.name, 0) + each.flops
     assert flops["convolution"] == 2 * 8 * 16 * 16 * 64 * 16 * 9
     assert flops["convolution_backward"] == 2 * flops["convolution"]
+
+
+def test_channels_last_changes_formats_and_no_sizes() -> None:
+    plain, last = captured("grouped"), captured("grouped channels last")
+    assert by_category(last)["parameters"] == by_category(plain)["parameters"]
+    assert by_category(last)["gradients"] == by_category(plain)["gradients"]
 
 
 def test_values_read_in_forward_are_a_named_risk_and_frozen_weights_have_no_gradient() -> None:

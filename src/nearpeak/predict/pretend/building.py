@@ -79,15 +79,15 @@ def _without_initialisation() -> Iterator[None]:
             setattr(init, name, function)
 
 
-def to_device(model: torch.nn.Module, dtype: torch.dtype | None = None) -> None:
+def to_device(model: torch.nn.Module, dtype: torch.dtype | None = None, *, channels_last: bool = False) -> None:
     """Move parameters and buffers, in the order in which `Module.to` does; tied ones stay tied.
 
     `dtype` is the precision of floating point parameters, None keeps theirs.
     """
     moved: dict[int, Any] = {}
     for module in _bottom_up(model):
-        _move(module._parameters, moved, dtype)
-        _move(module._buffers, moved, dtype)
+        _move(module._parameters, moved, dtype, channels_last)
+        _move(module._buffers, moved, dtype, channels_last)
 
 
 def _bottom_up(module: torch.nn.Module, seen: set[int] | None = None) -> Iterator[torch.nn.Module]:
@@ -102,18 +102,21 @@ def _bottom_up(module: torch.nn.Module, seen: set[int] | None = None) -> Iterato
     yield module
 
 
-def _move(tensors: dict[str, Any], moved: dict[int, Any], dtype: torch.dtype | None) -> None:
+def _move(tensors: dict[str, Any], moved: dict[int, Any], dtype: torch.dtype | None, channels_last: bool) -> None:
     for name, tensor in tensors.items():
         if tensor is None:
             continue
         if id(tensor) not in moved:
-            moved[id(tensor)] = (tensor, _on_device(tensor, dtype))
+            moved[id(tensor)] = (tensor, _on_device(tensor, dtype, channels_last))
         tensors[name] = moved[id(tensor)][1]
 
 
-def _on_device(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+def _on_device(tensor: torch.Tensor, dtype: torch.dtype | None, channels_last: bool) -> torch.Tensor:
     kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=DEVICE)
+    if channels_last and tensor.dim() == 4:  # as `Module.to(memory_format=…)` does with weights of images
+        made = torch.empty(tensor.shape, dtype=kind, device=DEVICE, memory_format=torch.channels_last)
+    else:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=DEVICE)
     if isinstance(tensor, torch.nn.Parameter):
         parameter = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
         marks = {name: value for name, value in tensor.__dict__.items() if name not in parameter.__dict__}

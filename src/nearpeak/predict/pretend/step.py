@@ -71,9 +71,7 @@ def run_step(subject: Subject, tracker: Tracker, fake: FakeTensorMode) -> StepTr
     model = subject.model
     with torch.autograd.set_multithreading_enabled(False), fake, tracker, _OnDevice():
         tracker.enter("build", 0)
-        to_device(model, subject.weights)
-        if subject.channels_last:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        to_device(model, subject.weights, channels_last=subject.channels_last)
         tracker.categorise(model.parameters(), "parameters")
         _place(tracker, model, None)
         tracker.modules.name(model)
