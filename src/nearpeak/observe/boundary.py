@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from threading import get_ident, main_thread
 from typing import Any
@@ -26,7 +27,9 @@ class Boundary:
             if self.active and get_ident() == self.thread:
                 try:
                     return function(*args)
-                except Exception as error:  # noqa: BLE001  the one boundary
+                except Exception as error:
+                    if _of_signal_handler(error):
+                        raise
                     self.broke(error)
             return None
 
@@ -54,3 +57,15 @@ class Boundary:
         where = "" if last is None else f" ({last.tb_frame.f_code.co_filename}:{last.tb_lineno})"
         self.active = False
         self.fault = f"{type(error).__name__}: {error}{where}"
+
+
+def _of_signal_handler(error: Exception) -> bool:
+    """Whether the user's own handler raised it, which Python may have called while we were at work: theirs to have."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(handler, "__code__", None) for handler in handlers if callable(handler)}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
