@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+from importlib import resources
+
 import pytest
 
 from nearpeak.hardware.gpu import FIGURES, Gpu
-from nearpeak.hardware.gpu_table import find_gpu, gpu_of, known_gpus
+from nearpeak.hardware.gpu_table import COMPUTED, find_gpu, gpu_of, known_gpus
 from nearpeak.hardware.reading import Device
 
 T = 1e12
+TABLE = resources.files("nearpeak.hardware")
 GPUS = known_gpus()
 
 
@@ -33,7 +37,28 @@ def test_every_figure_has_a_source() -> None:
     for each in GPUS:
         known = {figure for figure in FIGURES if getattr(each, figure) is not None}
         assert known and known == set(each.sources)
-        assert all("memory" not in source.lower().split("datasheet")[0] or source for source in each.sources.values())
+        assert all(source.strip() for source in each.sources.values())
+
+
+def test_every_listed_source_is_one_of_a_figure() -> None:
+    rows = list(csv.DictReader(TABLE.joinpath("gpu_sources.csv").read_text(encoding="utf-8").splitlines()))
+    read = {source.removeprefix(COMPUTED) for each in GPUS for source in each.sources.values()}
+    assert {row["source"] for row in rows} == read
+    assert len({row["key"] for row in rows}) == len(rows)
+
+
+def test_at_least_sixty_models_have_all_that_a_prediction_needs() -> None:
+    rates = ("fp32_flops", "bf16_flops", "fp16_flops")
+    needed = ("memory_bytes", "memory_bytes_per_s", "multiprocessors", "max_power_w")
+    whole = [
+        each
+        for each in GPUS
+        if all(getattr(each, figure) for figure in needed)
+        and any(getattr(each, rate) for rate in rates)
+        and (each.compute_capability is not None or each.vendor == "amd")
+    ]
+    assert len(whole) >= 85
+    assert len({each.name for each in whole if each.vendor == "nvidia"}) >= 60
 
 
 def test_names_and_ids_are_unique_or_told_apart() -> None:
@@ -43,7 +68,7 @@ def test_names_and_ids_are_unique_or_told_apart() -> None:
     for each in GPUS:
         by_name.setdefault(each.name, []).append(each)
     for twins in by_name.values():
-        assert len(twins) == 1 or (all(t.pci_ids for t in twins) and len({t.memory_bytes for t in twins}) == len(twins))
+        assert len(twins) == 1 or all(t.pci_ids for t in twins)
 
 
 # -- the traps ---------------------------------------------------------------------------------------------------------
@@ -92,6 +117,68 @@ def test_memory_of_a_b200_is_its_own() -> None:
     assert gpu("NVIDIA B200").memory_bytes == 180 * 2**30
 
 
+def test_units_are_those_that_devices_report_not_those_of_their_chips() -> None:
+    assert gpu("NVIDIA L4").multiprocessors == 58  # tables: 60, the full chip
+    assert gpu("NVIDIA A10G").multiprocessors == 80  # tables: 72, an A10
+    assert gpu("NVIDIA H20").multiprocessors == 78
+    assert gpu("NVIDIA B300 SXM6 AC").multiprocessors == 148  # tables: 160, the full chip
+
+
+def test_caches_are_those_that_devices_report() -> None:
+    mib = 2**20
+    assert gpu("NVIDIA H100 80GB HBM3").l2_bytes == 50 * mib
+    assert gpu("NVIDIA H200").l2_bytes == 60 * mib  # tables: 50, an H100
+    assert gpu("NVIDIA A100 80GB PCIe").l2_bytes == 40 * mib  # tables: 80
+    assert gpu("NVIDIA B200").l2_bytes == 126.5 * mib  # tables: 50
+    assert gpu("AMD Instinct MI300X").l2_bytes == 32 * mib  # 4 on each of 8 dies; the runtime reports those of one
+
+
+def test_power_is_that_of_the_card_and_not_of_its_sibling() -> None:
+    assert gpu("NVIDIA A10G").max_power_w == 300  # tables: 150, an A10
+    assert gpu("NVIDIA L40S").max_power_w == 350  # tables: 300, an L40
+    assert gpu("Tesla V100-SXM2-16GB").max_power_w == 300  # tables: 250, and 300 for the PCIe card
+    assert gpu("Tesla V100-PCIE-16GB").max_power_w == 250
+    assert gpu("NVIDIA B300 SXM6 AC").max_power_w == 1100  # 1400 is that of a GB300
+    assert gpu("NVIDIA GB300").max_power_w == 1400
+
+
+def test_devices_of_two_dies_are_counted_whole() -> None:
+    assert gpu("NVIDIA B200").memory_bytes_per_s == 7.7e12  # tables: 4.1, one die
+    assert gpu("AMD Instinct MI250X").multiprocessors == 220
+    assert gpu("AMD Instinct MI300X").memory_bytes_per_s == 5.3e12  # tables: 10.3, its clock taken twice
+    assert gpu("AMD Instinct MI300X").fp32_flops == 163.4 * T  # tables: 81.7, without packed instructions
+    assert gpu("AMD Instinct MI300A").memory_bytes == 128 * 2**30  # tables: 192, an MI300X
+
+
+def test_what_no_source_settles_is_unknown() -> None:
+    unsettled = {
+        "NVIDIA GeForce RTX 5090": "fp8_flops",  # an RTX 5060 Ti measured twice what sums in 32 bits would allow
+        "NVIDIA L40S": "l2_bytes",  # 48 in one table, 96 for an L40 of the same chip
+        "NVIDIA H100 NVL": "l2_bytes",  # tables give that of an H100, as they wrongly do for an H200
+        "NVIDIA GeForce RTX 3090 Ti": "link_bytes_per_s",  # sources disagree on whether it has a link
+        "NVIDIA GH200 144G HBM3e": "memory_bytes_per_s",  # 4.8 and 5 TB/s
+        "NVIDIA GeForce RTX 5060 Ti": "memory_bytes",  # 8 or 16 GB, of one name and one id
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "bf16_flops",
+    }
+    for name, figure in unsettled.items():
+        found = gpu(name)
+        assert getattr(found, figure) is None, name
+        assert figure not in found.sources
+
+
+def test_mobile_and_later_models_of_one_name_are_told_apart() -> None:
+    name = "NVIDIA GeForce RTX 2060"
+    assert find_gpu(name) is None
+    assert gpu(name, "10de:1f08").max_power_w == 160
+    assert gpu(name, "10de:1f15").max_power_w is None  # in a laptop, its maker's choice
+    assert gpu(name, "10de:1f03").multiprocessors == gpu(name, gib=12).multiprocessors == 34
+    assert find_gpu(name, memory_bytes=6 * 2**30) is None  # desktop or mobile
+    assert gpu("Quadro RTX 4000", "10de:1eb1").multiprocessors == 36
+    assert gpu("Quadro RTX 4000", "10de:1eb6").multiprocessors == 40
+    assert gpu("NVIDIA GeForce RTX 3060 Ti", "10de:24c9").memory_bytes_per_s == 608.3e9  # with GDDR6X
+    assert gpu("NVIDIA GeForce RTX 3060 Ti", "10de:2489").memory_bytes_per_s == 448e9
+
+
 def test_names_are_not_matched_in_part() -> None:
     for name in ("NVIDIA L", "L4", "NVIDIA L40S-48Q", "H100", "NVIDIA A100", "NVIDIA GeForce RTX 4090 Laptop GPU", ""):
         assert find_gpu(name) is None
@@ -132,6 +219,21 @@ def test_rates_fit_together(each: Gpu) -> None:
             assert each.fp8_flops == pytest.approx(2 * each.bf16_flops, rel=0.02)
     assert (each.fp8_flops is None) or (each.compute_capability or (0, 0)) >= (8, 9)
     assert (each.bf16_flops is None) or (each.compute_capability or (0, 0)) >= (8, 0)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [g for g in GPUS if g.sources.get("fp16_flops", "").startswith(COMPUTED)],
+    ids=lambda g: f"{g.name} {g.pci_ids}",
+)
+def test_computed_tensor_rates_are_whole_multiples_of_the_vector_rate(each: Gpu) -> None:
+    """Both are multiprocessors × clock × a power of two; GeForce cards do half of what workstation cards do."""
+    assert each.fp32_flops and each.fp16_flops
+    full = 8 if each.compute_capability in ((7, 0), (7, 5)) else 4
+    if each.compute_capability == (8, 0):
+        full = 16
+    expected = full / 2 if "GeForce" in each.name else full
+    assert each.fp16_flops / each.fp32_flops == pytest.approx(expected, rel=0.01)
 
 
 CLOCKS_MHZ = (1000, 3000)

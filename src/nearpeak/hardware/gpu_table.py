@@ -1,5 +1,6 @@
 """The table of known GPUs, `gpus.csv`: one line a model, keyed by the exact name of the driver and by PCI ids.
 
+A figure stands in it only where a source that was read has it, or arithmetic on such figures; others are left empty.
 Names are never matched in part: an L40S is no L4, an A10G no A10. Where models share a name, the PCI id or the size of
 their memory tells them apart; where nothing does, the answer is that it is not known.
 """
@@ -90,20 +91,25 @@ def _rows(file: str) -> tuple[dict[str, str], ...]:
 
 
 def _gpu(row: dict[str, str], sources: dict[str, str]) -> Gpu:
-    if row["source"] not in sources:
-        raise DataError(f"gpus.csv: {row['name']}: source {row['source']!r} is not in gpu_sources.csv.")
     figures = {figure: _number(row[column], unit, figure) for column, (figure, unit) in COLUMNS.items() if row[column]}
-    computed = {COLUMNS[column][0] for column in row["computed"].split()}
-    source = sources[row["source"]]
     major, _, minor = row["compute_capability"].partition(".")
     return Gpu(
         name=row["name"],
         vendor=row["vendor"],
         pci_ids=tuple(row["pci_ids"].split()),
         compute_capability=(int(major), int(minor)) if major else None,
-        sources={figure: (COMPUTED if figure in computed else "") + source for figure in figures},
+        sources={COLUMNS[column][0]: _source(row, column, sources) for column in COLUMNS if row[column]},
         **figures,  # type: ignore[arg-type]
     )
+
+
+def _source(row: dict[str, str], column: str, sources: dict[str, str]) -> str:
+    """Where a figure was read: the line's source, but for those of `other_sources`."""
+    others = dict(pair.split(":") for pair in row["other_sources"].split())
+    key = others.get(column, row["source"])
+    if key not in sources:
+        raise DataError(f"gpus.csv: {row['name']}: {column}: source {key!r} is not in gpu_sources.csv.")
+    return (COMPUTED if column in row["computed"].split() else "") + sources[key]
 
 
 def _number(text: str, unit: float, figure: str) -> float | int:
