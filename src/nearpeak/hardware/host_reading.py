@@ -115,7 +115,7 @@ class HostSampler:
             at_ns=time.time_ns() // 1_000_000 * 1_000_000,
             group_cores=self._cores,
             group_memory_limit_bytes=self._memory_limit,
-            group_memory_bytes=_read_number(self._group / "memory.current") if self._group else None,
+            group_memory_bytes=_read_number(f"{self._group}/memory.current") if self._group else None,
             **rates,
             **(self._linux_state() if self._is_linux else _psutil_state()),
         )
@@ -132,7 +132,7 @@ class HostSampler:
     def _group_times(self) -> tuple[float | None, float | None]:
         if self._group is None:
             return None, None
-        entries = dict(line.split(" ", 1) for line in _text(self._group / "cpu.stat").splitlines() if " " in line)
+        entries = dict(line.split(" ", 1) for line in _text(f"{self._group}/cpu.stat").splitlines() if " " in line)
         used, held = entries.get("usage_usec"), entries.get("throttled_usec")
         return (int(used) / 1e6 if used else None), (int(held) / 1e6 if held else None)
 
@@ -152,10 +152,12 @@ class HostSampler:
         }
 
     def _read(self, name: str) -> str:
-        return _text(self._root / name)
+        return _text(f"{self._root}/{name}")
 
 
-def _text(path: Path) -> str:
+def _text(path: Path | str) -> str:
+    """What is read ten times a second is named by text: the parts of a path made anew each time pass through the
+    interpreter's table of names, which is laid out anew, and larger, for all that came and went."""
     try:
         with open(path) as file:
             return file.read()
@@ -163,7 +165,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _read_number(path: Path) -> int | None:
+def _read_number(path: str) -> int | None:
     text = _text(path).strip()
     return int(text) if text.isdigit() else None
 

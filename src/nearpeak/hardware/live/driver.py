@@ -36,12 +36,18 @@ def _why(code: int) -> Why:
 
 
 class Refused(Exception):
-    """A question that got no answer. Control flow of this room alone: it never leaves it."""
+    """A question that got no answer. Control flow of this room alone: it never leaves it. One that is to be kept, or
+    stands for a figure's value, is kept as its `record`."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
         self.why: Why = _why(code)
+
+    def record(self) -> Refused:
+        """The same refusal without the path it took. That path holds every frame that was open, with the readings in
+        them, and would grow each time the refusal is raised again."""
+        return Refused(self.code, str(self))
 
     @property
     def final(self) -> bool:
@@ -84,7 +90,7 @@ class Asker:
     def __init__(self, driver: Driver, handle: Any) -> None:
         self.driver, self.handle = driver, handle
         self.refused: dict[str, Refused] = {}
-        """Questions and figures that this device refuses for good: they are not asked again."""
+        """Questions and figures that this device refuses for good: they are not asked again. Records, never raised."""
         self.asking: str | None = None
 
     def __call__(self, name: str, *arguments: Any) -> Any:

@@ -70,10 +70,11 @@ class GpmMeter:
         except Refused as refused:
             if refused.lost:
                 raise
-            if refused.final:
-                self._refusal = refused
+            record = refused.record()
+            if record.final:
+                self._refusal = record
             self._taken_s = None  # the other sample may be torn
-            return dict.fromkeys(GPM_FIGURES, refused)
+            return dict.fromkeys(GPM_FIGURES, record)
         self._taken_s = now_s
         return self._values
 

@@ -55,6 +55,7 @@ class NvmlCard:
         self._slow_values: Values = dict.fromkeys(self._slow_names, Refused(27, "its turn has not come"))
         self._slow_at_s: float | None = None
         self._doubt = Doubt()
+        self._missing: dict[str, Why] = {}
         self._links: tuple[float, Values] | None = None
         self.xid: int | None = None
         self.xid_events: int | None = None
@@ -177,11 +178,13 @@ class NvmlCard:
         for name in self._doubt.doubtful(known, self._processes):
             del known[name]
             missing[name] = "implausible"
+        if missing != self._missing:  # hundreds of readings are kept, and what they lack is nearly always the same
+            self._missing = missing
         return Reading(
             at_ns=at_ns,
             device=self.device.index,
             mig=self.device.mig,
-            missing=missing,
+            missing=self._missing,
             processes=self._processes,
             **known,
         )
@@ -196,9 +199,9 @@ def _answer(ask: Asker, question: Question) -> Values:
         except Refused as error:
             if error.lost:
                 raise
-            refused = error
-            if error.final:
-                ask.refused[question.name] = error
+            refused = error.record()
+            if refused.final:
+                ask.refused[question.name] = refused
     return dict.fromkeys(question.figures, refused)
 
 

@@ -220,6 +220,8 @@ class NvmlSource:
         fresh = self._open_slot(old.index)
         if fresh.card is None or (fresh.card.device.name is None and old.card is not None):
             return  # still lost
+        for card in (old.card, *old.instances) if old.card else ():
+            card.close()  # the samples that the driver holds for it
         fresh.card.xid_events = old.card.xid_events if old.card else None
         self._slots[place] = fresh
 

@@ -33,11 +33,8 @@ class ProcessLister:
         found: dict[tuple[int, int | None, int | None], dict[str, Any]] = {}
         answered = False
         for kind, names in LISTS.items():
-            try:
-                entries = self._list(kind, names)
-            except Refused as refused:
-                if refused.lost:
-                    raise
+            entries = self._list(kind, names)
+            if entries is None:
                 continue
             answered = True
             for entry in entries:
@@ -48,15 +45,18 @@ class ProcessLister:
         uses = (self._described(use, shares) for use in found.values())
         return tuple(sorted(uses, key=lambda use: (-(use.memory_bytes or 0), use.pid)))
 
-    def _list(self, kind: str, names: tuple[str, ...]) -> list[Any]:
+    def _list(self, kind: str, names: tuple[str, ...]) -> list[Any] | None:
+        """None where it is refused; raises Refused only where the device is lost."""
         if kind in self._ask.refused:
-            raise self._ask.refused[kind]
+            return None
         try:
             return self._ask.first_of(*names)
         except Refused as refused:
+            if refused.lost:
+                raise
             if refused.final:
-                self._ask.refused[kind] = refused
-            raise
+                self._ask.refused[kind] = refused.record()
+            return None
 
     def _shares(self) -> dict[int, Any]:
         """The newest sample of each process since the last call."""
@@ -68,7 +68,7 @@ class ProcessLister:
             if refused.lost:
                 raise
             if refused.final and refused.code != NOT_FOUND:
-                self._ask.refused["process shares"] = refused
+                self._ask.refused["process shares"] = refused.record()
             return {}
         newest: dict[int, Any] = {}
         for sample in sorted(samples, key=lambda sample: sample.timeStamp):

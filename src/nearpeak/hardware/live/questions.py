@@ -71,7 +71,7 @@ def _memory(ask: Asker) -> Values:
     except Refused as refused:
         if not refused.final:
             raise
-        found, kept = ask("nvmlDeviceGetMemoryInfo"), refused
+        found, kept = ask("nvmlDeviceGetMemoryInfo"), refused.record()
     values = {"total": found.total, "used": found.used, "free": found.free, "reserved": kept}
     return {f"memory_{name}_bytes": value for name, value in values.items()}
 
@@ -163,13 +163,13 @@ def _fans(ask: Asker) -> Values:
     except Refused as refused:
         if refused.code != 13:
             raise
-        speeds, values["fans"] = [ask("nvmlDeviceGetFanSpeed")], refused
+        speeds, values["fans"] = [ask("nvmlDeviceGetFanSpeed")], refused.record()
     nothing = Refused(3, "the device has no fan")
     values["fan_percent"] = float(max(speeds)) if speeds else nothing
     try:
         values["fan_rpm"] = float(ask("nvmlDeviceGetFanSpeedRPM")) if speeds else nothing
     except Refused as refused:
-        values["fan_rpm"] = refused
+        values["fan_rpm"] = refused.record()
     return values
 
 
