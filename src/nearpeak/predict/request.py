@@ -58,8 +58,6 @@ class CaptureRequest:
     channels_last: bool = False
     cudnn_benchmark: bool = False
     """`torch.backends.cudnn.benchmark`: each new shape of a convolution tries algorithms and then empties the cache."""
-    padded: bool = False
-    """Whether batches hold padding: with it, attention gets a mask, and some kernels do not take one."""
     keeps_outputs: bool = True
     """Whether the training loop's variables keep a step's outputs until the next step's replace them."""
     attention: str | None = None
