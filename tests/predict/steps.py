@@ -42,6 +42,23 @@ def attention(masked: bool = False) -> Any:
     return Attention(masked), (torch.empty(4, 512, 256),), lambda model, batch: model(batch[0]).float().sum()
 
 
+class Experts(nn.Module):
+    """Each token goes through one of four products."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(4, 128, width))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        ends = torch.full((4,), tokens.shape[0], dtype=torch.int32, device="cuda")
+        return torch._grouped_mm(tokens, self.weight, offs=ends)
+
+
+def experts(width: int = 256) -> Any:
+    model = nn.Sequential(nn.Linear(128, 128), Experts(width))
+    return model, (torch.empty(64, 128),), lambda model, batch: model(batch[0].to(model[0].weight.dtype)).square().sum()
+
+
 class Norms(nn.Module):
     """Reads a value in forward, and has BatchNorm's state."""
 

@@ -30,6 +30,9 @@ STEPS: dict[str, dict[str, Any]] = {
     "attention fp16 on Turing": {"precision": "fp16", "compute_capability": (7, 5)},
     "grouped": {},
     "grouped channels last": {"channels_last": True},
+    "experts": {},
+    "experts fp16-weights": {"precision": "fp16-weights"},
+    "experts bf16-weights": {"precision": "bf16-weights"},
     "norms": {},
     "broken": {},
 }
@@ -150,6 +153,19 @@ def test_grouped_convolution_backward_costs_twice_forward() -> None:
         flops[each.name] = flops.get(each.name, 0) + each.flops
     assert flops["convolution"] == 2 * 8 * 16 * 16 * 64 * 16 * 9
     assert flops["convolution_backward"] == 2 * flops["convolution"]
+
+
+@pytest.mark.parametrize(("step", "size"), [("", 4), (" fp16-weights", 2), (" bf16-weights", 2)])
+def test_products_of_experts_run_in_each_precision(step: str, size: int) -> None:
+    trace = captured("experts" + step)
+    products = [each for each in trace.operators if each.name.startswith("_grouped_mm")]
+    assert [(each.phase, each.flops) for each in products] == [
+        ("forward", 2 * 64 * 128 * 256),
+        *[("backward", 2 * 64 * 128 * 256)] * 2,
+    ]
+    made = [[trace.allocations[n - 1].bytes for n in each.new] for each in products]
+    assert made[0] == [size * 64 * 256]
+    assert sorted(made[1:]) == [[size * 64 * 128], [size * 4 * 128 * 256]]
 
 
 def test_channels_last_changes_formats_and_no_sizes() -> None:

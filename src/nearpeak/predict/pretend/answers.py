@@ -1,4 +1,4 @@
-"""Answers for operators whose result depends on data that is not there."""
+"""Answers for operators whose result depends on data that is not there, or which torch refuses to fake."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ def answer(func: Any, args: Any, kwargs: Any, risks: dict[str, None]) -> tuple[b
     handler = _HANDLERS.get(func)
     if handler is None or not _on_device(args):
         return False, None
-    risk, result = handler(*args, **kwargs)
-    risks[risk] = None
+    found = handler(*args, **kwargs)
+    if found is None:
+        return False, None
+    risk, result = found
+    if risk is not None:
+        risks[risk] = None
     return True, result
 
 
@@ -54,7 +58,30 @@ def _equal(*_: Any) -> tuple[str, Any]:
     return READS, True
 
 
+def _grouped_product(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[None, torch.Tensor] | None:
+    """Products of experts. CUDA takes fp32 and fp16 too (one product a group, into one result); torch's fake refuses
+    all but bf16, which is left to it. Rows of the result are padded to 16 bytes."""
+    if left.dtype != right.dtype or left.dtype not in (torch.float32, torch.float16):
+        return None
+    if left.dim() != 2 or right.dim() != 2:
+        torch._check(left.size(-1) == right.size(-2), lambda: "contraction dimension of mat_a and mat_b must match")
+    sizes = [left.size(-2), right.size(-1)]
+    if left.dim() == right.dim():
+        groups = left.size(0) if left.dim() == 3 or offs is None else offs.size(0)
+        sizes = [groups, *sizes]
+    dtype = out_dtype or left.dtype
+    width = sizes[-1] + -sizes[-1] % (16 // dtype.itemsize)
+    return None, left.new_empty([*sizes[:-1], width], dtype=dtype)[..., : sizes[-1]]
+
+
 _HANDLERS: dict[Any, Any] = {
+    aten._grouped_mm.default: _grouped_product,
     aten._local_scalar_dense.default: _scalar,
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,

@@ -31,6 +31,13 @@ def _addmm(args: Any, _: Any) -> int:
     return _matmul(args[1], args[2])
 
 
+def _grouped_product(args: Any, _: Any) -> int:
+    """Groups share the rows, the columns or the sum among them; only where both have a dimension for them, they add."""
+    left, right = args[0], args[1]
+    groups = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return 2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1]
+
+
 def _convolution(args: Any, results: list[torch.Tensor]) -> int:
     weight, transposed = args[1], args[6]
     positions = args[0] if transposed else results[0]
@@ -66,6 +73,7 @@ _RULES: dict[Any, Callable[[Any, list[torch.Tensor]], int]] = {
     aten.addmm: _addmm,
     aten.baddbmm: _addmm,
     aten._scaled_mm: _mm,
+    aten._grouped_mm: _grouped_product,
     aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
     aten._scaled_dot_product_flash_attention: _attention_forward,
