@@ -146,7 +146,8 @@ def _card(given: dict[str, Any]) -> DeviceModel | None:
 
     name, memory_text = given["gpu_name"], given["gpu_memory"]
     if memory_text is not None:
-        return DeviceModel(name or "card", parse_size(memory_text), (8, 0), "as given")
+        size = parse_size(memory_text)
+        return DeviceModel(name or "card", size, size, (8, 0), "as given")
     return None if name is None else card_named(name)
 
 
@@ -227,7 +228,7 @@ def _document(
         "model": request.model,
         "batch": request.batch,
         "found": found,
-        "gpu": None if card is None else {"name": card.name, "memory_bytes": card.memory_bytes},
+        "gpu": None if card is None else _card_document(card),
         "allocated_bytes": interval_document(forecast.allocated.interval),
         "reserved_bytes": interval_document(forecast.reserved.interval),
         "device_used_bytes": interval_document(forecast.device_used.interval),
@@ -245,6 +246,15 @@ def _document(
         "step_flops": forecast.flops,
         "risks": [{"name": risk.name, "extra_bytes": risk.extra_bytes} for risk in forecast.risks],
         "unsupported": [],
+    }
+
+
+def _card_document(card: DeviceModel) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "memory_bytes": card.memory_bytes,
+        "usable_bytes": card.usable_bytes,
+        "memory_source": card.source,
     }
 
 

@@ -1,0 +1,85 @@
+"""How wide a forecast is: by what the step runs, what is known of the card, and a reading."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nearpeak.forecast import Interval
+from nearpeak.predict.cards import DeviceModel
+from nearpeak.predict.memory import MemoryForecast, forecast_memory
+from nearpeak.predict.reading import Reading
+from nearpeak.predict.step_trace import Allocation, Operator, Segment, StepTrace
+
+GIB = 1 << 30
+
+
+def step(operator: str, size: int = 4 * GIB) -> StepTrace:
+    """Holds so much, and runs one operator."""
+    return StepTrace(
+        allocations=(Allocation(size, "parameters", "layer", "build", -1),),
+        operators=(Operator(operator, "layer", "forward", 1, size // 4, (1,), (1,)),),
+        segments=(Segment("build", 0, (1,)),),
+        parameters=1,
+        trainable_parameters=1,
+    )
+
+
+def width(interval: Interval) -> tuple[float, float]:
+    """Below and above, as shares."""
+    return interval.low / interval.likely, interval.high / interval.likely
+
+
+def test_convolutions_widen_what_is_said_and_are_a_named_risk() -> None:
+    product, convolution = forecast_memory(step("mm")), forecast_memory(step("convolution"))
+    for figure in ("allocated", "reserved"):
+        assert width(getattr(product, figure).interval) == pytest.approx((0.97, 1.04))
+        assert width(getattr(convolution, figure).interval) == pytest.approx((0.90, 1.27))
+    assert product.risks == ()
+    (risk,) = convolution.risks
+    assert "cuDNN" in risk.name
+    high = product.reserved.interval.high + (risk.extra_bytes or 0)
+    assert convolution.reserved.interval.high == pytest.approx(high)
+    assert convolution.device_used.interval.high - high > product.device_used.interval.high - high
+    assert "transformers" in product.reserved.calibrated_on
+    assert "timm" in convolution.reserved.calibrated_on
+
+
+def test_a_reading_fixes_the_context_and_leaves_convolutions_wide() -> None:
+    reading = Reading(used_bytes=5 * GIB, beside_bytes=GIB)
+    product = forecast_memory(step("mm"), reading=reading)
+    convolution = forecast_memory(step("convolution"), reading=reading)
+    assert width(product.reserved.interval) == pytest.approx((0.98, 1.02))
+    assert width(convolution.reserved.interval) == pytest.approx((0.90, 1.27))
+    for each in (product, convolution):
+        assert each.device_used.interval.low == pytest.approx(each.reserved.interval.low + GIB)
+        assert "5,120 MiB" in each.device_used.calibrated_on
+
+
+def on_card(operator: str, memory_gib: float, usable_gib: float, *, benchmark: bool = False) -> MemoryForecast:
+    card = DeviceModel("card", int(memory_gib * GIB), int(usable_gib * GIB), (8, 0), "made up")
+    trace = replace(step(operator), facts={"cudnn_benchmark": str(benchmark)})
+    return forecast_memory(trace, card)
+
+
+@pytest.mark.parametrize(
+    ("operator", "memory_gib", "usable_gib", "fits"),
+    [
+        ("mm", 5.2, 5.2, True),
+        ("mm", 5.2, 4.5, None),  # firmware may take what is needed
+        ("mm", 3.6, 3.6, False),
+        ("convolution", 5.2, 5.2, None),
+        ("convolution", 7.2, 7.2, True),
+        ("convolution", 3.4, 3.4, False),
+    ],
+)
+def test_fits_only_where_all_that_is_uncertain_may_turn_out_badly(
+    operator: str, memory_gib: float, usable_gib: float, fits: bool | None
+) -> None:
+    assert on_card(operator, memory_gib, usable_gib).fits is fits
+
+
+def test_tried_algorithms_need_room_before_it_surely_fits() -> None:
+    assert on_card("convolution", 7.2, 7.2, benchmark=True).fits is None
+    assert on_card("convolution", 8, 8, benchmark=True).fits is True
