@@ -140,6 +140,7 @@ def test_power_is_that_of_the_card_and_not_of_its_sibling() -> None:
     assert gpu("Tesla V100-PCIE-16GB").max_power_w == 250
     assert gpu("NVIDIA B300 SXM6 AC").max_power_w == 1100  # 1400 is that of a GB300
     assert gpu("NVIDIA GB300").max_power_w == 1400
+    assert gpu("AMD Instinct MI250").max_power_w == 560  # the cap of its driver; tables: a typical 500
 
 
 def test_devices_of_two_dies_are_counted_whole() -> None:
