@@ -26,7 +26,7 @@ class DeviceModel:
     memory_bytes: int
     """What it is built with: no program gets more."""
     usable_bytes: int
-    """What is left by firmware, error correction and driver: every program gets at least this on an empty card."""
+    """What firmware, error correction and driver are expected to leave of an empty card, at least."""
     compute_capability: tuple[int, int]
     source: str
 
@@ -58,7 +58,7 @@ USABLE_MIB: dict[str, int] = {
 """The smallest figure found for each in public logs: what torch says a device has (`total_memory`, the capacity in its
 out-of-memory messages), CUDA's deviceQuery, or memory.total less memory.reserved of nvidia-smi. Drivers differ by up to
 2 %."""
-READ_SOURCE = "hardware/gpus.csv, and the least that CUDA or nvidia-smi said of it in public logs"
+READ_SOURCE = "hardware/gpus.csv; usable: the least that CUDA or nvidia-smi said of a card by this name in public logs"
 LEAST_USABLE_SHARE = 0.91
 """Of cards that are not among these: the smallest share among those that are, a T4's."""
 UNREAD_SOURCE = f"hardware/gpus.csv; usable: at least {LEAST_USABLE_SHARE:.0%} of it, as of every card that was read"
