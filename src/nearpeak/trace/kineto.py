@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nearpeak.errors import DataError
 from nearpeak.trace.kinds import call_kind, copy_route, kernel_kind, span_kind
-from nearpeak.trace.kineto_events import Arguments, Event, EventLists
+from nearpeak.trace.kineto_events import Arguments, Event, EventLists, Span
 from nearpeak.trace.kineto_extras import collectives_of, devices_of, memory_of, memory_samples_of, rank_of
 from nearpeak.trace.steps import find_steps
 from nearpeak.trace.timeline import Kind, Lane, Timeline
@@ -66,7 +66,11 @@ class _Columns:
 
     def add(self, events: list[Event]) -> None:
         """Append what a chunk holds."""
-        spans = [event for event in events if event.ph == "X"]
+        spans = [event for event in events if type(event) is Span]
+        if len(spans) < len(events):
+            others = [event for event in events if type(event) is not Span]
+            spans += [event for event in others if event.ph == "X"]
+            self._add_others([event for event in others if event.ph == "i" or event.ph == "M"])
         arguments = [event.args or NO_ARGUMENTS for event in spans]
         labels = zip([event.cat for event in spans], [event.name for event in spans], strict=True)
         threads = zip([event.pid for event in spans], [event.tid for event in spans], strict=True)
@@ -81,12 +85,11 @@ class _Columns:
                 _integers([each.n_bytes for each in arguments]),
             )
         )
-        self.collectives += [
-            (self.count + row, each) for row, each in enumerate(arguments) if each.collective is not None
-        ]
+        collectives = [each.collective for each in arguments]
+        if collectives.count(None) < len(collectives):
+            found = [row for row, name in enumerate(collectives) if name is not None]
+            self.collectives += [(self.count + row, arguments[row]) for row in found]
         self.count += len(spans)
-        if len(spans) < len(events):
-            self._add_others([event for event in events if event.ph == "i" or event.ph == "M"])
 
     def _add_others(self, events: list[Event]) -> None:
         self.about += [event for event in events if event.ph == "M"]

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 
 from nearpeak.errors import DataError
 from nearpeak.trace.pieces import Pieces
 
-__all__ = ["Arguments", "Document", "Event", "EventLists"]
+__all__ = ["Arguments", "Document", "Event", "EventLists", "Span"]
 
 CHUNK_BYTES = 2 << 20
 MOST_WAITING_BYTES = 256 << 20
@@ -70,6 +70,55 @@ class Event(msgspec.Struct, gc=False):
     ts: float | str | None = None
     dur: float | str | None = None
     args: Arguments | None = None
+
+
+class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """An event with a begin and a duration, which most are; `Event` with its kind in the type."""
+
+    cat: str | None = None
+    name: Scalar = ""
+    pid: Scalar = -1
+    tid: Scalar = -1
+    ts: float | str | None = None
+    dur: float | str | None = None
+    args: Arguments | None = None
+
+    @property
+    def ph(self) -> str:
+        return "X"
+
+
+class _Moment(Span, gc=False, tag_field="ph", tag="i"):
+    """An event of one moment."""
+
+    @property
+    def ph(self) -> str:
+        return "i"
+
+
+class _About(Span, gc=False, tag_field="ph", tag="M"):
+    """The name of a process or thread."""
+
+    @property
+    def ph(self) -> str:
+        return "M"
+
+
+class _Passed(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """Arrows between events, counters and the like: skipped while parsing, and nothing is made of what they hold."""
+
+    @property
+    def ph(self) -> str:
+        return ""
+
+
+def _passed(kind: str) -> type[_Passed]:
+    return msgspec.defstruct(f"_Passed_{kind}", [], bases=(_Passed,), gc=False, tag_field="ph", tag=kind)  # type: ignore[return-value]
+
+
+PASSED = "ftBEICPNODRcvVabenS("
+"""Other kinds of Chrome's format; a trace with still others is read the slower way."""
+_KNOWN: Any = Union[(Span, _Moment, _About, _Passed, *map(_passed, PASSED))]
 
 
 class Document(msgspec.Struct, rename={"trace_events": "traceEvents", **CAMEL}):
@@ -131,7 +180,9 @@ class EventLists:
         """Events up to the comma at `cut`; None if what stands there is not a list of whole events."""
         if begun or _is_list(text):
             text[cut : cut + 1] = b"]"
-            events = _try(EVENT_LIST, memoryview(text)[: cut + 1])
+            with memoryview(text)[: cut + 1] as whole:
+                events = _try(KNOWN_LIST, whole)
+                events = _try(EVENT_LIST, whole) if events is None else events
             text[cut : cut + 1] = b","
             return events
         document = _try(DOCUMENT, bytes(text[:cut]) + b"]}")
@@ -200,6 +251,7 @@ class EventLists:
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 EVENT_LIST = msgspec.json.Decoder(list[Event])
+KNOWN_LIST = msgspec.json.Decoder(list[_KNOWN])
 EVENT = msgspec.json.Decoder(Event)
 LENIENT_EVENT = msgspec.json.Decoder(Event, strict=False)
 DOCUMENT = msgspec.json.Decoder(Document)
