@@ -43,6 +43,8 @@ WARM_S = 75.0
 """The last minute of readings is kept: until it is full, and what is asked once a minute came twice, memory grows."""
 MOST_GROWTH_MIB = 1.0
 MOST_MIB_AN_HOUR = 3.0
+SHORTEST_LINE_S = 300.0
+"""A single page in less time makes megabytes an hour."""
 ANSWERS = {b"\x1b[6n": b"\x1b[1;1R", b"\x1b[c": b"\x1b[?62;22c", b"\x1b[>q": b"\x1bP>|stub\x1b\\"}
 """What programs ask a terminal, and wait for: where the cursor is, what it can do, who it is."""
 
@@ -261,10 +263,9 @@ def memory_targets(held: Held, warm_s: float, measured_s: float) -> list[Target]
         ["line through these", f"{held.mib_an_hour:+.2f} MiB an hour"],
     ]
     print_table("nearpeak watch, resident memory at 10 Hz", ["", "figure"], rows)
-    return [
-        Target("growth of memory in MiB", held.growth_mib, MOST_GROWTH_MIB, at_most=True),
-        Target("growth of memory in MiB an hour", held.mib_an_hour, MOST_MIB_AN_HOUR, at_most=True),
-    ]
+    growth = Target("growth of memory in MiB", held.growth_mib, MOST_GROWTH_MIB, at_most=True)
+    slope = Target("growth of memory in MiB an hour", held.mib_an_hour, MOST_MIB_AN_HOUR, at_most=True)
+    return [growth, slope] if measured_s >= SHORTEST_LINE_S else [growth]
 
 
 def cpu_targets(tools: dict[str, list[str]], variables: dict[str, str], quick: bool) -> tuple[list[Target], Any]:
