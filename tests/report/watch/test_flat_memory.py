@@ -1,4 +1,4 @@
-"""The live view runs for days: what it holds must not grow with the number of its readings."""
+"""The live view runs on and on: what it holds must not grow with the number of its readings."""
 
 from __future__ import annotations
 
