@@ -30,7 +30,9 @@ __all__ = ["Recorder", "Sites"]
 SAMPLE_S = 0.1
 """Ten looks a second: enough to find what takes a tenth of a minute, and too few to be felt: each costs the training a
 tenth of a millisecond, taken together with what it pushes out of the caches."""
-FLUSH_S = 1.0
+FIRST_LOOKS_S = 0.04
+"""Until the process has its number: workers wait for it, and some do not live long."""
+FLUSH_S = 0.5
 """The most that a kill -9 can take, and seldom enough for any disk."""
 MOST_ROWS = 20_000
 """Steps that wait for a process number, or for a disk that answers."""
@@ -89,7 +91,7 @@ class Recorder:
     def _work(self) -> None:
         rows: RowWriter | None = None
         next_flush = time.monotonic() + FLUSH_S
-        while not self._stop.wait(SAMPLE_S):
+        while not self._stop.wait(SAMPLE_S if self._number is not None else FIRST_LOOKS_S):
             self._sample()
             unnamed = self._number is None and self._from.watch.closed
             if unnamed or time.monotonic() >= next_flush:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import pathlib
+import tempfile
 import time
 import tracemalloc
 from typing import Any
@@ -36,6 +38,7 @@ class Clock:
 clock = Clock()
 time.monotonic, time.time_ns = clock.monotonic, clock.time_ns  # before any module takes them as a default
 
+from nearpeak.report.watch.runs import RunFinder  # noqa: E402
 from nearpeak.report.watch.screen import ViewState, screen_lines  # noqa: E402
 from nearpeak.report.watch.watcher import LiveWatcher  # noqa: E402
 
@@ -55,8 +58,19 @@ def held_bytes() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
+def own_processes(folder: str) -> pathlib.Path:
+    """A /proc of this process alone: what else trains on the machine is looked at too, and makes paths."""
+    proc = pathlib.Path(folder)
+    (proc / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
+    return proc
+
+
 def main() -> None:
-    watcher, state = LiveWatcher(), ViewState()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(LiveWatcher(runs=RunFinder(own_processes(folder))), ViewState())
+
+
+def measure(watcher: LiveWatcher, state: ViewState) -> None:
     watcher.open()
     held: list[int] = []
     shown = 0
