@@ -95,9 +95,7 @@ class RecordingWriter:
 
     def flush(self) -> None:
         """Write what is held. Reading the losses waits for the device."""
-        rows = [
-            StepRecord(step=step.index, **{name: getattr(step, name) for name in SOURCED}) for step in self._pending
-        ]
+        rows = [_row_of(step) for step in self._pending]
         self._pending.clear()
         if rows:
             self._open.write(rows)
