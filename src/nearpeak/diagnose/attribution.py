@@ -3,21 +3,26 @@ what remains is disjoint and whatever nothing claims is `other`: the causes sum 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nearpeak.diagnose.breakdown import IDLE_CAUSES, Breakdown
-from nearpeak.diagnose.intervals import NOTHING, Spans, covered, intersection, minus, size_within, union, within
+from nearpeak.diagnose.intervals import NOTHING, Spans, covered, intersection, length, minus, size_within, union, within
 from nearpeak.trace.kinds import copy_route, is_pageable
 from nearpeak.trace.timeline import Kind, Timeline
 
 __all__ = ["NEVER", "Attribution", "attribute", "launch_ends_ns", "launches_of", "leading_lanes"]
 
 Int64s = NDArray[np.int64]
+Rows = NDArray[np.intp]
 DEVICE_WORK = (Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY)
 SETS_MEMORY = ("memset", "fillbuffer")
+
+
+def _no_rows() -> Rows:
+    return np.zeros(0, np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,10 @@ class Attribution:
     """Communication that ran while something computed."""
     whole_communication_ns: int = 0
     """Hidden or not, over all steps."""
+    work: Rows = field(default_factory=_no_rows)
+    """Rows of what ran on the device, in the steps or not."""
+    calls: Rows = field(default_factory=_no_rows)
+    """For each of them the row of the call that launched it; -1 where the trace does not show it."""
 
 
 def attribute(timeline: Timeline, device: int | None = None) -> Attribution:
@@ -49,13 +58,13 @@ def attribute(timeline: Timeline, device: int | None = None) -> Attribution:
 
 def _of_device(timeline: Timeline, device: int) -> Attribution:
     window = timeline.steps.start_ns, timeline.steps.end_ns
-    on_device = timeline.lane_devices()[timeline.lane] == device
-    all_compute = _time_of(timeline, on_device & (timeline.kind == Kind.KERNEL), window)
-    exchange = _time_of(timeline, on_device & (timeline.kind == Kind.COMMUNICATION), window)
+    rows = timeline.rows(*DEVICE_WORK, device=device)
+    kind, calls = timeline.kind[rows], launches_of(timeline, rows)
+    all_compute = _time_of(timeline, rows[kind == Kind.KERNEL], window)
+    exchange = _time_of(timeline, rows[kind == Kind.COMMUNICATION], window)
     communication = minus(exchange, all_compute)
-    copies, busy = _copies(timeline, on_device, union(all_compute, communication), window)
-    rows = np.flatnonzero(on_device & (timeline.kind <= Kind.COPY))
-    idle = _idle(timeline, rows, busy, window)
+    copies, busy = _copies(timeline, rows[kind == Kind.COPY], union(all_compute, communication), window)
+    idle = _idle(timeline, rows, calls, busy, window)
     parts = all_compute, communication, copies, idle
     return Attribution(
         device=device,
@@ -64,25 +73,26 @@ def _of_device(timeline: Timeline, device: int) -> Attribution:
         copies=copies,
         idle=idle,
         steps=_per_step(timeline, *parts),
-        overlapped_ns=int((exchange.end - exchange.start).sum() - (communication.end - communication.start).sum()),
-        whole_communication_ns=int((exchange.end - exchange.start).sum()),
+        overlapped_ns=length(exchange) - length(communication),
+        whole_communication_ns=length(exchange),
+        work=rows,
+        calls=calls,
     )
 
 
 def _of_host(timeline: Timeline) -> Attribution:
     """Operators compute; what a loader does is waiting, whatever it runs."""
     window = timeline.steps.start_ns, timeline.steps.end_ns
-    waiting = _time_of(timeline, timeline.kind == Kind.INPUT, window)
-    compute = minus(_time_of(timeline, timeline.kind == Kind.OP, window), waiting)
+    waiting = _time_of(timeline, timeline.rows(Kind.INPUT), window)
+    compute = minus(_time_of(timeline, timeline.rows(Kind.OP), window), waiting)
     rest = minus(_window(window), union(compute, waiting))
     idle = {"input": waiting, "other": rest}
     steps = _per_step(timeline, compute, NOTHING, {}, idle)
     return Attribution(device=None, compute=compute, communication=NOTHING, copies={}, idle=idle, steps=steps)
 
 
-def _time_of(timeline: Timeline, chosen: NDArray[np.bool_], window: tuple[Int64s, Int64s]) -> Spans:
+def _time_of(timeline: Timeline, rows: Rows, window: tuple[Int64s, Int64s]) -> Spans:
     """What events cover of the steps."""
-    rows = np.flatnonzero(chosen)
     start = timeline.start_ns[rows]
     return within(covered(start, start + timeline.duration_ns[rows]), *window)
 
@@ -92,16 +102,14 @@ def _window(window: tuple[Int64s, Int64s]) -> Spans:
 
 
 def _copies(
-    timeline: Timeline, on_device: NDArray[np.bool_], busy: Spans, window: tuple[Int64s, Int64s]
+    timeline: Timeline, rows: Rows, busy: Spans, window: tuple[Int64s, Int64s]
 ) -> tuple[dict[str, Spans], Spans]:
     """Exposed copies by route, each cut from those before it: host to device first; and all that is busy with them."""
-    is_copy = on_device & (timeline.kind == Kind.COPY)
-    used = timeline.used(timeline.name, is_copy)
-    routes = {int(name): _route(timeline.names[name]) for name in used}
+    names, name_of = np.unique(timeline.name[rows], return_inverse=True)
+    routes = np.array([_route(timeline.names[name]) for name in names])
     found: dict[str, Spans] = {}
-    for route in sorted(set(routes.values()), key=_copy_order):
-        names = [name for name, its in routes.items() if its == route]
-        found[route] = minus(_time_of(timeline, is_copy & np.isin(timeline.name, names), window), busy)
+    for route in sorted(set(routes.tolist()), key=_copy_order):
+        found[route] = minus(_time_of(timeline, rows[(routes == route)[name_of]], window), busy)
         busy = union(busy, found[route])
     return found, busy
 
@@ -115,17 +123,21 @@ def _copy_order(route: str) -> tuple[int, str]:
     return (0 if "H" in route else 1, route)
 
 
-def _idle(timeline: Timeline, rows: NDArray[np.intp], busy: Spans, window: tuple[Int64s, Int64s]) -> dict[str, Spans]:
+def _idle(
+    timeline: Timeline, rows: Rows, calls: Rows, busy: Spans, window: tuple[Int64s, Int64s]
+) -> dict[str, Spans]:
     """What is left, by cause: what the host was seen doing claims its part of a gap, how the gap ended the rest."""
     gaps = within(minus(_window(window), busy), *window)
     host = leading_lanes(timeline)
     causes: dict[str, Spans] = {}
     rest = gaps
     for cause, kind in (("profiler", Kind.PROFILER), ("input", Kind.INPUT), ("sync", Kind.SYNC)):
-        chosen = (timeline.kind == kind) & (host[timeline.lane] | (kind == Kind.PROFILER))
+        chosen = timeline.rows(kind)
+        if kind != Kind.PROFILER:
+            chosen = chosen[host[timeline.lane[chosen]]]
         causes[cause] = intersection(rest, _time_of(timeline, chosen, window))
         rest = minus(rest, causes[cause])
-    ending = _causes_of_gaps(timeline, rows, gaps, window)
+    ending = _causes_of_gaps(timeline, rows, calls, gaps, window)
     gap_of = np.searchsorted(gaps.start, rest.start, side="right") - 1
     for cause in ("host_work", "launch", "other"):
         chosen = np.array([name == cause for name in GAP_CAUSES])[ending[gap_of]]
@@ -147,7 +159,7 @@ GAP_CAUSES = ("host_work", "launch", "other")
 
 
 def _causes_of_gaps(
-    timeline: Timeline, rows: NDArray[np.intp], gaps: Spans, window: tuple[Int64s, Int64s]
+    timeline: Timeline, rows: Rows, calls: Rows, gaps: Spans, window: tuple[Int64s, Int64s]
 ) -> NDArray[np.int64]:
     """For each gap a position in `GAP_CAUSES`.
 
@@ -161,30 +173,30 @@ def _causes_of_gaps(
     if not len(rows):
         return np.zeros(len(gaps.start), np.int64)
     next_row = np.minimum(np.searchsorted(timeline.start_ns[rows], gaps.end, side="left"), len(rows) - 1)
-    launched_ns = launch_ends_ns(timeline, rows)
-    late = launched_ns[next_row] > gaps.start
-    is_kernel = _is_kernel(timeline, rows)[next_row]
+    late = launch_ends_ns(timeline, calls[next_row]) > gaps.start
+    is_kernel = _is_kernel(timeline, rows[next_row])
     inner = np.where(late & is_kernel, 1, np.where(late, 0, 2))
     return np.where(opens_step | closes_step, 0, inner)
 
 
-def _is_kernel(timeline: Timeline, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _is_kernel(timeline: Timeline, rows: Rows) -> NDArray[np.bool_]:
     """Not a copy, nor the setting of memory."""
-    sets = np.array([name.lower().startswith(SETS_MEMORY) for name in timeline.names], bool)
-    return (timeline.kind[rows] != Kind.COPY) & ~sets[timeline.name[rows]]
+    is_set = np.zeros(len(timeline.names), np.bool_)
+    for name in np.unique(timeline.name[rows]):
+        is_set[name] = timeline.names[name].lower().startswith(SETS_MEMORY)
+    return (timeline.kind[rows] != Kind.COPY) & ~is_set[timeline.name[rows]]
 
 
 NEVER = int(np.iinfo(np.int64).min)
 """As a moment: before everything."""
 
 
-def launch_ends_ns(timeline: Timeline, rows: NDArray[np.intp]) -> Int64s:
-    """When the call that caused each row had ended; the smallest number where the trace does not show it."""
-    calls = launches_of(timeline, rows)
+def launch_ends_ns(timeline: Timeline, calls: Rows) -> Int64s:
+    """When calls had ended; the smallest number where there is none."""
     return np.where(calls >= 0, timeline.start_ns[calls] + timeline.duration_ns[calls], NEVER)
 
 
-def launches_of(timeline: Timeline, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+def launches_of(timeline: Timeline, rows: Rows) -> Rows:
     """The row of the call that caused each row; -1 where the trace does not show it."""
     calls = np.flatnonzero((timeline.kind == Kind.LAUNCH) & (timeline.correlation >= 0))
     if not len(calls):

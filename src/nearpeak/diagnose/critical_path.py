@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nearpeak.diagnose.attribution import NEVER, Attribution, launches_of, leading_lanes
+from nearpeak.diagnose.attribution import NEVER, Attribution, launch_ends_ns, leading_lanes
 from nearpeak.diagnose.intervals import Spans, covered, intersection, length, minus, union, within
 from nearpeak.trace.timeline import Kind, Timeline
 
@@ -24,13 +24,10 @@ Int64s = NDArray[np.int64]
 def critical_path(timeline: Timeline, attribution: Attribution) -> dict[str, float]:
     """Shares of the steps by what the chain was on: they sum to 1; empty where no device is seen, or no launch."""
     steps = timeline.steps
-    if attribution.device is None or not len(steps) or not len(timeline.rows(Kind.LAUNCH)):
-        return {}
-    rows = timeline.rows(Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY, device=attribution.device)
-    if not len(rows):
+    if attribution.device is None or not len(steps) or not (attribution.calls >= 0).any():
         return {}
     window = Spans(steps.start_ns, steps.end_ns)
-    queue = _queue(timeline, rows)
+    queue = _queue(timeline, attribution)
     on_device = _on_device(queue, _waits(timeline, queue), int(steps.start_ns[0]), int(steps.end_ns[-1]))
     on_device = within(on_device, *window)
     on_host = minus(window, on_device)
@@ -63,10 +60,11 @@ class _Queue:
     """The work before it at which the device last waited for the host."""
 
 
-def _queue(timeline: Timeline, rows: NDArray[np.intp]) -> _Queue:
-    start, end = timeline.start_ns[rows], timeline.end_ns[rows]
-    calls = launches_of(timeline, rows)
-    returned = np.where(calls >= 0, timeline.end_ns[calls], NEVER)
+def _queue(timeline: Timeline, attribution: Attribution) -> _Queue:
+    rows, calls = attribution.work, attribution.calls
+    start = timeline.start_ns[rows]
+    end = start + timeline.duration_ns[rows]
+    returned = launch_ends_ns(timeline, calls)
     launched = np.where(returned >= end, timeline.start_ns[calls], returned)
     reach = np.maximum.accumulate(end)
     late = np.append(True, launched[1:] > reach[:-1])

@@ -26,9 +26,8 @@ def host_places(timeline: Timeline, attribution: Attribution) -> tuple[tuple[str
     if (gaps.end - gaps.start).sum() < SMALLEST_SHARE * window_ns:
         return ()
     lane = _main_lane(timeline)
-    rows = np.flatnonzero(
-        (timeline.lane == lane) & np.isin(timeline.kind, (Kind.PYTHON, Kind.OP, Kind.SPAN, Kind.CALL))
-    )
+    rows = timeline.rows(Kind.PYTHON, Kind.OP, Kind.SPAN, Kind.CALL)
+    rows = rows[timeline.lane[rows] == lane]
     within_ns = size_within(gaps, timeline.start_ns[rows], timeline.end_ns[rows])
     worth_telling = within_ns > SHORTEST_SHARE * window_ns
     rows, within_ns = rows[worth_telling], within_ns[worth_telling]

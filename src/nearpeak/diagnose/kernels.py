@@ -11,16 +11,17 @@ from functools import lru_cache
 
 __all__ = ["KernelTraits", "traits_of"]
 
+# All patterns are looked for in names in lower case: that is several times as fast as to ignore case.
 FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (family, re.compile(pattern, re.IGNORECASE))
+    (family, re.compile(pattern))
     for family, pattern in (
         ("set", r"^memset|fillbuffer"),
         ("optimizer", r"multi_tensor_apply|fused_?(adam|sgd|lamb|adagrad)|adam_kernel"),
         ("attention", r"flash|fmha|attention|mha_(fwd|bwd)|sdpa|aiter.*fmha"),
         ("convolution", r"conv|fprop|dgrad|wgrad|winograd|cudnn::cnn|scudnn|implicit_gemm|miopen.*(gemm|asm)|igemm_"),
-        ("matrix", r"gemm|gemv|cutlass|xmma|nvjet|Cijk_|mfma|dot_kernel|matmul|splitKreduce|wgmma|cublas"),
-        ("normalisation", r"layer_?norm|batch_?norm|bn_(fw|bw)|rms_?norm|group_?norm|GammaBeta|welford"),
-        ("embedding", r"embedding|index_select|indexSelect|gather|scatter|index_put"),
+        ("matrix", r"gemm|gemv|cutlass|xmma|nvjet|cijk_|mfma|dot_kernel|matmul|splitkreduce|wgmma|cublas"),
+        ("normalisation", r"layer_?norm|batch_?norm|bn_(fw|bw)|rms_?norm|group_?norm|gammabeta|welford"),
+        ("embedding", r"embedding|index_?select|gather|scatter|index_put"),
         ("reduction", r"reduce|softmax|cross_entropy|nll_loss|argmax|topk|sort|scan"),
         ("elementwise", r"elementwise|pointwise|activation|dropout|copy_kernel|cat(array)?batched|fill|triton_poi"),
     )
@@ -28,22 +29,21 @@ FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 TENSOR_CORES = re.compile(
     r"tensorop|[hisde]?(884|1688|16816|16832|161616|16864)(gemm|cudnn|fprop|dgrad|wgrad|_)|[hi]mma|wmma|gmma|xmma_(gemm|"
     r"fprop|dgrad|wgrad|implicit)\w*(f16|bf16|tf32|i8|e4m3|e5m2)|nvjet|_mma_|tensor16x8|sm(80|86|89|90|100)_xmma|flash_|"
-    r"fmha|cudnn_(ampere|hopper)|\bmfma|_MI\d+x\d+|sm90_|warpspecialized|cutlass3x|sm100",
-    re.IGNORECASE,
+    r"fmha|cudnn_(ampere|hopper)|\bmfma|_mi\d+x\d+|sm90_|warpspecialized|cutlass3x|sm100"
 )
-PLAIN_UNITS = re.compile(r"simt|ffma|_sgemm_(?!.*tensorop)|volta_sgemm|scudnn(?!.*(884|1688|tensor))", re.IGNORECASE)
+PLAIN_UNITS = re.compile(r"simt|ffma|_sgemm_(?!.*tensorop)|volta_sgemm|scudnn(?!.*(884|1688|tensor))")
 FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
+    (name, re.compile(pattern))
     for name, pattern in (
         ("8-bit", r"e4m3|e5m2|fp8|f8|i8816|i16832|int8|imma"),
         (
             "16-bit",
-            r"bf16|bfloat16|f16(?!.*f32f32_f32)|fp16|half|h884|h1688|h16816|hgemm|16816|[_<]h[_,]|hmma|_[BH][BH]S_"
+            r"bf16|bfloat16|f16(?!.*f32f32_f32)|fp16|half|h884|h1688|h16816|hgemm|16816|[_<]h[_,]|hmma|_[bh][bh]s_"
             r"|nvjet_[ht]",
         ),
         ("tf32", r"tf32|s1688(gemm|cudnn|fprop|dgrad|wgrad)|tensor16x8x8"),
         ("fp64", r"dgemm|double|f64|d884"),
-        ("fp32", r"sgemm|scudnn|float|f32|_SB_|ffma|simt"),
+        ("fp32", r"sgemm|scudnn|float|f32|_sb_|ffma|simt"),
     )
 )
 PRODUCTS = frozenset({"matrix", "convolution", "attention"})
@@ -72,7 +72,7 @@ TELLING = 256
 @lru_cache(maxsize=8192)
 def traits_of(name: str) -> KernelTraits:
     """What a kernel's name gives away."""
-    name = name[:TELLING]
+    name = name[:TELLING].lower()
     family = next((family for family, pattern in FAMILIES if pattern.search(name)), "other")
     product = family in PRODUCTS
     tensor = product and TENSOR_CORES.search(name) is not None and PLAIN_UNITS.search(name) is None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearpeak.diagnose.arrivals import Arrivals, arrivals_of
-from nearpeak.diagnose.attribution import Attribution, attribute, launch_ends_ns
+from nearpeak.diagnose.attribution import NEVER, Attribution, attribute, launch_ends_ns
 from nearpeak.diagnose.breakdown import total
 from nearpeak.diagnose.critical_path import critical_path
 from nearpeak.diagnose.facts import Facts
@@ -152,8 +152,11 @@ def _waiting_share(parts: list[tuple[Timeline, Attribution]], arrivals: Arrivals
 def _in_steps(line: Timeline, attribution: Attribution, *kinds: Kind) -> NDArray[np.intp]:
     """Rows of the device that begin within its steps' span."""
     rows = line.rows(*kinds, device=attribution.device)
-    start = line.start_ns[rows]
-    return rows[(start >= line.steps.start_ns[0]) & (start < line.steps.end_ns[-1])]
+    return rows[_inside(line, line.start_ns[rows])]
+
+
+def _inside(line: Timeline, start_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return (start_ns >= line.steps.start_ns[0]) & (start_ns < line.steps.end_ns[-1])
 
 
 def _kernels(parts: list[tuple[Timeline, Attribution]]) -> tuple[KernelFacts, ...]:
@@ -206,12 +209,13 @@ def _of_launches(parts: list[tuple[Timeline, Attribution]]) -> dict[str, Any]:
     for line, attribution in parts:
         if attribution.device is None:
             continue
-        rows = _in_steps(line, attribution, Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY)
+        inside = _inside(line, line.start_ns[attribution.work])
+        rows = attribution.work[inside]
         kernels = rows[line.kind[rows] == Kind.KERNEL]
         count, steps = count + len(kernels), steps + len(attribution.steps)
         small += int(np.count_nonzero(line.duration_ns[kernels] < SMALL_KERNEL_US * 1000))
-        ends_ns = launch_ends_ns(line, rows)
-        known = ends_ns > np.iinfo(np.int64).min
+        ends_ns = launch_ends_ns(line, attribution.calls[inside])
+        known = ends_ns > NEVER
         queued_ns += int(np.maximum(line.start_ns[rows[known]] - ends_ns[known], 0).sum())
         launched += int(np.count_nonzero(known))
         window_ns += int(line.steps.end_ns[-1] - line.steps.start_ns[0])

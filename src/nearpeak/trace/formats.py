@@ -15,7 +15,8 @@ from nearpeak.trace.timeline import Timeline
 
 __all__ = ["FORMATS", "TraceFormat", "format_of", "read_traces", "traces_below"]
 
-SNIFFED_BYTES = 1 << 16
+SNIFFED_BYTES = (1 << 12, 1 << 16)
+"""Few nearly always tell; some writers put much before the events."""
 PARALLEL_FROM_BYTES = 16 << 20
 """Another process costs about as much as reading this many bytes (packed) by itself."""
 SIGNS_OF_KINETO = (b'"traceEvents"', b'"ph"', b'"deviceProperties"', b'"schemaVersion"')
@@ -59,9 +60,14 @@ def _is_kineto(path: Path) -> bool:
     from nearpeak.trace.kineto import is_kineto
     from nearpeak.trace.pieces import first_bytes
 
-    first = first_bytes(path, SNIFFED_BYTES)
     named = path.name.endswith((".trace.json", ".trace.json.gz"))
-    return is_kineto(first) and (named or any(sign in first for sign in SIGNS_OF_KINETO))
+    for count in SNIFFED_BYTES:
+        first = first_bytes(path, count)
+        if not is_kineto(first):
+            return False
+        if named or any(sign in first for sign in SIGNS_OF_KINETO):
+            return True
+    return False
 
 
 def _read_kineto(path: Path) -> list[Timeline]:

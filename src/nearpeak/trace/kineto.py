@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from nearpeak.errors import DataError
 from nearpeak.trace.kinds import call_kind, copy_route, kernel_kind, span_kind
-from nearpeak.trace.kineto_events import Arguments, Event, EventLists, Span
+from nearpeak.trace.kineto_events import Event, EventLists, Span, SpanArguments
 from nearpeak.trace.kineto_extras import collectives_of, devices_of, memory_of, memory_samples_of, rank_of
+from nearpeak.trace.numbering import Numbers, numbered_pairs
 from nearpeak.trace.steps import find_steps
 from nearpeak.trace.timeline import Kind, Lane, Timeline
 
@@ -40,47 +41,41 @@ def read_kineto(path: Path) -> Timeline:
     return _timeline(path, columns, lists)
 
 
-class _Numbers(dict[tuple[Any, Any], int]):
-    """Numbers its keys in the order of their first use."""
-
-    def __missing__(self, key: tuple[Any, Any]) -> int:
-        self[key] = number = len(self)
-        return number
+NO_ARGUMENTS = SpanArguments()
 
 
-NO_ARGUMENTS = Arguments()
+KEPT_AS = (float, float, *(np.int32,) * 4, np.int64, np.int64)
+"""Begin, duration, name, category, process, thread, correlation, bytes."""
 
 
 class _Columns:
     """Columns that grow by a part with every chunk."""
 
     def __init__(self) -> None:
-        self.labels, self.threads = _Numbers(), _Numbers()
-        """(category, name) and (process, thread) → number."""
+        self.names, self.categories, self.processes, self.threads = Numbers(), Numbers(), Numbers(), Numbers()
         self.parts: list[tuple[NDArray[Any], ...]] = []
         self.about: list[Event] = []
         """Names of processes and threads."""
         self.memory_parts: list[NDArray[np.float64]] = []
-        self.collectives: list[tuple[int, Arguments]] = []
+        self.collectives: list[tuple[int, SpanArguments]] = []
         self.count = 0
 
     def add(self, events: list[Event]) -> None:
         """Append what a chunk holds."""
         spans = [event for event in events if type(event) is Span]
         if len(spans) < len(events):
-            others = [event for event in events if type(event) is not Span]
+            others = [event for event in events if type(event) is not Span and event.ph]
             spans += [event for event in others if event.ph == "X"]
             self._add_others([event for event in others if event.ph == "i" or event.ph == "M"])
         arguments = [event.args or NO_ARGUMENTS for event in spans]
-        labels = zip([event.cat for event in spans], [event.name for event in spans], strict=True)
-        threads = zip([event.pid for event in spans], [event.tid for event in spans], strict=True)
-        number_label, number_thread = self.labels.__getitem__, self.threads.__getitem__
         self.parts.append(
             (
                 _floats([event.ts for event in spans]),
                 _floats([event.dur for event in spans]),
-                np.fromiter(map(number_label, labels), np.int32, len(spans)),
-                np.fromiter(map(number_thread, threads), np.int32, len(spans)),
+                self.names.of([event.name for event in spans]),
+                self.categories.of([event.cat for event in spans]),
+                self.processes.of([event.pid for event in spans]),
+                self.threads.of([event.tid for event in spans]),
                 _integers([each.correlation for each in arguments]),
                 _integers([each.n_bytes for each in arguments]),
             )
@@ -99,11 +94,8 @@ class _Columns:
 
     def joined(self) -> tuple[NDArray[Any], ...]:
         """The columns in one piece each; parts are let go."""
-        empty = tuple(np.zeros(0, kind) for kind in (float, float, np.int32, np.int32, np.int64, np.int64))
-        parts = self.parts or [empty]
-        joined = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-        self.parts = []
-        return joined
+        parts, self.parts = self.parts or [tuple(np.zeros(0, kept_as) for kept_as in KEPT_AS)], []
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
 def _floats(values: list[float | str | None]) -> NDArray[np.float64]:
@@ -150,16 +142,18 @@ def _clock(ts: NDArray[np.float64], duration: NDArray[np.float64]) -> _Clock:
 
 
 def _timeline(path: Path, columns: _Columns, lists: EventLists) -> Timeline:
-    ts, duration, label, thread, correlation, n_bytes = columns.joined()
+    ts, duration, name, category, process, thread, correlation, n_bytes = columns.joined()
     if not len(ts) and not columns.about:
         raise DataError(f"{path}: holds no event with a begin and a duration; it is no trace of work that was done.")
     clock = _clock(ts, duration)
-    label_kinds, label_names, names = _labels(columns.labels)
+    label, labels = numbered_pairs(columns.names, columns.categories, name, category)
+    thread, threads = numbered_pairs(columns.processes, columns.threads, process, thread)
+    label_kinds, label_names, names = _labels(labels)
     keep = clock.sound & (label_kinds[label] != DROPPED)
     notes = [*lists.notes, *_complaints(ts, duration, clock)]
     order, start_ns, duration_ns = _in_order(ts, duration, keep, clock.origin_us)
     kind = label_kinds[label[order]]
-    lane, lanes = _lanes(columns, thread[order], kind)
+    lane, lanes = _lanes(thread[order], threads, kind, _said(columns.about))
     epoch_ns = _whole(lists.document.base_time_nanoseconds)
     timeline = Timeline(
         source=path.name,
@@ -185,16 +179,12 @@ DROPPED = 255
 """Kind of events that say nothing about work: the profiler's own bracket around all others."""
 
 
-def _labels(labels: _Numbers) -> tuple[NDArray[np.uint8], NDArray[np.int32], tuple[str, ...]]:
-    """Of each (category, name): its kind and the number of its name; and the names."""
-    names: dict[str, int] = {}
-    kinds = np.zeros(len(labels), np.uint8)
-    numbers = np.zeros(len(labels), np.int32)
-    for position, (category, name) in enumerate(labels):
-        text = "" if name is None else str(name)
-        kinds[position] = _kind((category or "").lower(), text)
-        numbers[position] = names.setdefault(text, len(names))
-    return kinds, numbers, tuple(names)
+def _labels(labels: list[tuple[Any, Any]]) -> tuple[NDArray[np.uint8], NDArray[np.int32], tuple[str, ...]]:
+    """Of each (name, category): its kind and the number of its name; and the names."""
+    names = Numbers()
+    texts = ["" if name is None else str(name) for name, _ in labels]
+    kinds = [int(_kind((category or "").lower(), text)) for text, (_, category) in zip(texts, labels, strict=True)]
+    return np.array(kinds, np.uint8), names.of(texts), tuple(names)
 
 
 HOST_RANGES = {
@@ -210,6 +200,9 @@ DEVICE_KERNELS = frozenset({"kernel", "concurrent_kernel", "gpu_memset", "memset
 @lru_cache(maxsize=8192)  # ranks of one job run the same kernels
 def _kind(category: str, name: str) -> int:
     """Categories were renamed with the versions: `Kernel` and `kernel`, `Runtime` and `cuda_runtime`."""
+    range_kind = HOST_RANGES.get(category)
+    if range_kind is not None:
+        return span_kind(name, range_kind)
     if category in DEVICE_KERNELS:
         is_copy = copy_route(name) != "unknown" and "kernel" not in name.lower()
         return Kind.COPY if is_copy else kernel_kind(name)
@@ -223,7 +216,7 @@ def _kind(category: str, name: str) -> int:
         return DROPPED
     if category.startswith(("gpu_", "cuda_sync")):
         return Kind.DEVICE_SPAN
-    return span_kind(name, HOST_RANGES.get(category, Kind.OTHER))
+    return span_kind(name, Kind.OTHER)
 
 
 def _complaints(ts: NDArray[np.float64], duration: NDArray[np.float64], clock: _Clock) -> list[str]:
@@ -267,17 +260,18 @@ def _ties_longest_first(start_ns: NDArray[np.int64], duration_ns: NDArray[np.int
 
 
 def _lanes(
-    columns: _Columns, thread: NDArray[np.int32], kind: NDArray[np.uint8]
+    thread: NDArray[np.int32],
+    threads: list[tuple[Any, Any]],
+    kind: NDArray[np.uint8],
+    said: dict[tuple[str, Any, Any], str],
 ) -> tuple[NDArray[np.int32], tuple[Lane, ...]]:
     """A process and thread is one lane on the host and another on a device: their numbers may be the same."""
     on_device = kind <= Kind.DEVICE_SPAN
     both = thread.astype(np.int64) * 2 + on_device
     used = np.flatnonzero(np.bincount(both, minlength=1))
-    number = np.zeros(2 * len(columns.threads) + 2, np.int32)
+    number = np.zeros(2 * len(threads) + 2, np.int32)
     number[used] = np.arange(len(used))
-    said = _said(columns.about)
-    keys = list(columns.threads)
-    return number[both], tuple(_lane(keys[key // 2], said, on_device=bool(key % 2)) for key in used)
+    return number[both], tuple(_lane(threads[key // 2], said, on_device=bool(key % 2)) for key in used)
 
 
 def _lane(key: tuple[Any, Any], said: dict[tuple[str, Any, Any], str], *, on_device: bool) -> Lane:

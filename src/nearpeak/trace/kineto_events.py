@@ -10,40 +10,48 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 import msgspec
 
 from nearpeak.errors import DataError
 from nearpeak.trace.pieces import Pieces
 
-__all__ = ["Arguments", "Document", "Event", "EventLists", "Span"]
+__all__ = ["Arguments", "Document", "Event", "EventLists", "Span", "SpanArguments"]
 
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 1 << 18
+"""Events of a chunk are gone before the next is decoded: small chunks stay in the processor's cache."""
+PATIENCE_CHUNKS = 32
+"""An event may be long, and hold what looks like its end: so much text is waited for before it is taken apart."""
 MOST_WAITING_BYTES = 256 << 20
 """Some writers put hundreds of megabytes before the events; text beyond this without an event's end is given up."""
 BOUNDARY = re.compile(rb"\}\s*(,)\s*(?=\{)")
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+BACK = (1, 2, 3, 9, 33, 129)
+"""Where a chunk may be cut: so many boundaries before the end of its text."""
 MOST_JOINED = 6
 """An event whose text holds this many more places that look like its end is given up."""
 Scalar = int | float | str | None
 
 
-class Arguments(msgspec.Struct, gc=False):
-    """What we use of an event's arguments; anything else in them is skipped while parsing."""
+class SpanArguments(msgspec.Struct, gc=False):
+    """What we use of a span's arguments; anything else in them is skipped while parsing."""
 
     correlation: Scalar = -1
     n_bytes: Scalar = msgspec.field(default=-1, name="bytes")
-    device: Any = None
-    name: Any = None
-    """Of a process or thread, in events of kind `M`."""
-    labels: Any = None
     collective: Any = msgspec.field(default=None, name="Collective name")
     elements_in: Any = msgspec.field(default=None, name="In msg nelems")
     elements_out: Any = msgspec.field(default=None, name="Out msg nelems")
     dtype: Any = None
     group_size: Any = msgspec.field(default=None, name="Group size")
     group: Any = msgspec.field(default=None, name="Process Group Name")
+
+
+class Arguments(SpanArguments, gc=False):
+    """What we use of the arguments of any event."""
+
+    name: Any = None
+    """Of a process or thread, in events of kind `M`."""
     allocated: Any = msgspec.field(default=None, name="Total Allocated")
     reserved: Any = msgspec.field(default=None, name="Total Reserved")
     device_type: Any = msgspec.field(default=None, name="Device Type")
@@ -72,8 +80,8 @@ class Event(msgspec.Struct, gc=False):
     args: Arguments | None = None
 
 
-class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """An event with a begin and a duration, which most are; `Event` with its kind in the type."""
+class _Told(msgspec.Struct, gc=False):
+    """`Event` without its kind, which stands in the type."""
 
     cat: str | None = None
     name: Scalar = ""
@@ -81,35 +89,33 @@ class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     tid: Scalar = -1
     ts: float | str | None = None
     dur: float | str | None = None
-    args: Arguments | None = None
-
-    @property
-    def ph(self) -> str:
-        return "X"
 
 
-class _Moment(Span, gc=False, tag_field="ph", tag="i"):
+class Span(_Told, gc=False, tag_field="ph", tag="X"):
+    """An event with a begin and a duration, which most are."""
+
+    args: SpanArguments | None = None
+    ph: ClassVar[str] = "X"
+
+
+class _Moment(_Told, gc=False, tag_field="ph", tag="i"):
     """An event of one moment."""
 
-    @property
-    def ph(self) -> str:
-        return "i"
+    args: Arguments | None = None
+    ph: ClassVar[str] = "i"
 
 
-class _About(Span, gc=False, tag_field="ph", tag="M"):
+class _About(_Told, gc=False, tag_field="ph", tag="M"):
     """The name of a process or thread."""
 
-    @property
-    def ph(self) -> str:
-        return "M"
+    args: Arguments | None = None
+    ph: ClassVar[str] = "M"
 
 
 class _Passed(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
     """Arrows between events, counters and the like: skipped while parsing, and nothing is made of what they hold."""
 
-    @property
-    def ph(self) -> str:
-        return ""
+    ph: ClassVar[str] = ""
 
 
 def _passed(kind: str) -> type[_Passed]:
@@ -169,11 +175,9 @@ class EventLists:
             if events is not None:
                 text[: cut + 1] = b"["
                 return events
-        if not begun and (
-            (len(text) > self._chunk_bytes * 4 and EVENTS.search(text)) or len(text) > MOST_WAITING_BYTES
-        ):
+        patient = len(text) < PATIENCE_CHUNKS * self._chunk_bytes
+        if not begun and ((not patient and EVENTS.search(text)) or len(text) > MOST_WAITING_BYTES):
             return self._begin_one_by_one(text)
-        patient = len(text) < 4 * self._chunk_bytes  # an event may be long, and hold what looks like its end
         return None if patient or not begun else self._take_one_by_one(text, last=False)
 
     def _decoded(self, text: bytearray, cut: int, begun: bool) -> list[Event] | None:
@@ -185,7 +189,8 @@ class EventLists:
                 events = _try(EVENT_LIST, whole) if events is None else events
             text[cut : cut + 1] = b","
             return events
-        document = _try(DOCUMENT, bytes(text[:cut]) + b"]}")
+        with memoryview(text)[:cut] as whole:
+            document = _try(DOCUMENT, b"".join((whole, b"]}")))
         if document is None or not document.trace_events:
             return None
         return self._events_of(document)
@@ -201,7 +206,8 @@ class EventLists:
         """What is left when the file has ended: it may hold the end of the document."""
         if text.startswith(BYTE_ORDER_MARK):
             del text[: len(BYTE_ORDER_MARK)]
-        events = _try(EVENT_LIST, text) if begun or _is_list(text) else None
+        ends_as_list = (begun or _is_list(text)) and text.rstrip().endswith(b"]")
+        events = _try(EVENT_LIST, text) if ends_as_list else None
         if events is not None:
             yield events
             return
@@ -277,14 +283,18 @@ def _is_list(text: bytearray) -> bool:
     return text[:64].lstrip()[:1] == b"["
 
 
-def _last_boundaries(text: bytearray) -> list[int]:
+def _last_boundaries(text: bytearray) -> Iterator[int]:
     """Commas between the last events, the very last first, then some further back: the first is nearly always right."""
-    reach = 1 << 14
-    while True:
+    reach, known = 1 << 11, 0
+    while known < len(BACK):
         begin = max(0, len(text) - reach)
         found = [match.start(1) for match in BOUNDARY.finditer(text, begin)]
-        if found or begin == 0:
-            return [found[-back] for back in (1, 2, 3, 9, 33, 129) if back <= len(found)]
+        for back in BACK[known:]:
+            if back <= len(found):
+                yield found[-back]
+                known += 1
+        if begin == 0:
+            return
         reach *= 8
 
 

