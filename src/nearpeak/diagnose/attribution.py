@@ -123,9 +123,7 @@ def _copy_order(route: str) -> tuple[int, str]:
     return (0 if "H" in route else 1, route)
 
 
-def _idle(
-    timeline: Timeline, rows: Rows, calls: Rows, busy: Spans, window: tuple[Int64s, Int64s]
-) -> dict[str, Spans]:
+def _idle(timeline: Timeline, rows: Rows, calls: Rows, busy: Spans, window: tuple[Int64s, Int64s]) -> dict[str, Spans]:
     """What is left, by cause: what the host was seen doing claims its part of a gap, how the gap ended the rest."""
     gaps = within(minus(_window(window), busy), *window)
     host = leading_lanes(timeline)

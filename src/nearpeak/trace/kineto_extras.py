@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearpeak.trace.kineto_events import SpanArguments, Event
+from nearpeak.trace.kineto_events import Event, SpanArguments
 from nearpeak.trace.timeline import Collectives, Device, MemorySamples, Timeline
 
 __all__ = ["collectives_of", "devices_of", "memory_of", "memory_samples_of", "rank_in_name", "rank_of"]
