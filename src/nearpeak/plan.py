@@ -10,16 +10,16 @@ from typing import Any, Literal
 from nearpeak.errors import SettingError
 from nearpeak.reason import Reason
 
-__all__ = ["LoaderSettings", "Plan", "load_plan", "save_plan"]
+__all__ = ["BlockRecompute", "LoaderSettings", "Plan", "load_plan", "save_plan"]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 MicroBatching = Literal["auto", "fixed", "partition", "packed"]
-Recompute = Literal["none", "blocks", "every_nth", "selective"]
+Recompute = Literal["none", "blocks", "every_nth", "selective", "chosen"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("fp32", "tf32", "bf16", "fp16"),
     "micro_batching": ("auto", "fixed", "partition", "packed"),
-    "recompute": ("none", "blocks", "every_nth", "selective"),
+    "recompute": ("none", "blocks", "every_nth", "selective", "chosen"),
     "compile": ("none", "blocks"),
     "matmul": ("keep", "onednn"),
     "dropout": ("keep", "bits"),
@@ -46,6 +46,26 @@ class LoaderSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRecompute:
+    """What like blocks keep for backward and what they compute again, operator by operator."""
+
+    modules: tuple[str, ...]
+    """Paths of the blocks in the model."""
+    operators: tuple[str, ...]
+    """In the order in which forward calls them, as `name:choices` with a letter for each tensor made: k keep it,
+    r compute it again whenever backward needs it, h compute it again once and hold it until backward needs it no more.
+    """
+
+    def __post_init__(self) -> None:
+        for each in self.operators:
+            name, colon, choices = each.rpartition(":")
+            if not name or not colon or not choices or set(choices) - set("krh"):
+                raise SettingError(
+                    f"recompute_blocks: {each!r}: must be an operator's name, a colon, and k, r or h for each tensor."
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How a job is executed. The defaults are safe anywhere; `Run(job, "auto")` measures better ones."""
 
@@ -62,6 +82,8 @@ class Plan:
     recompute: Recompute = "none"
     recompute_every: int = 2
     """With `every_nth`: recompute one block of this many."""
+    recompute_blocks: tuple[BlockRecompute, ...] = ()
+    """With `chosen`: what `nearpeak predict memory --recompute auto` found for this model."""
     compile: Literal["none", "blocks"] = "none"
     attention: Literal["keep", "eager", "sdpa", "flash_attention_2", "flex_attention"] = "keep"
     matmul: Literal["keep", "onednn"] = "keep"
@@ -94,6 +116,11 @@ class Plan:
         if self.recompute_every < 2:
             raise SettingError(
                 f"Plan(recompute_every={self.recompute_every}): must be at least 2; use recompute='blocks' for all."
+            )
+        if (self.recompute == "chosen") != bool(self.recompute_blocks):
+            raise SettingError(
+                f"Plan(recompute={self.recompute!r}, recompute_blocks of {len(self.recompute_blocks)}): 'chosen' and "
+                "recompute_blocks go together; `nearpeak predict memory MODEL --recompute auto` makes them."
             )
 
 

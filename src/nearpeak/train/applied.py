@@ -26,7 +26,7 @@ def applied(model: torch.nn.Module, plan: Plan) -> Iterator[list[Reason]]:
         stack.enter_context(tf32(plan.precision == "tf32"))
         stack.callback(apply_kernels(model, Kernels(plan.matmul, plan.dropout)))
         stack.callback(apply_attention(model, plan.attention))
-        undo, recompute = apply_recompute(model, plan.recompute, plan.recompute_every)
+        undo, recompute = apply_recompute(model, plan.recompute, plan.recompute_every, plan.recompute_blocks)
         stack.callback(undo)
         undo, compiled = apply_compile(model, plan.compile)
         stack.callback(undo)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from nearpeak.errors import UnsupportedError
+from nearpeak.plan import BlockRecompute
 from nearpeak.reason import Reason
+from nearpeak.train.chosen import apply_chosen
 from nearpeak.train.packed import find_blocks
 
 __all__ = ["apply_recompute"]
@@ -26,22 +28,28 @@ def _kept_operators() -> set[Any]:
     return {getattr(aten, name).default for name in names.split() if hasattr(aten, name)}
 
 
-def apply_recompute(model: torch.nn.Module, policy: str, every: int = 2) -> tuple[Callable[[], None], Reason]:
-    """Recompute blocks as the policy says. Returns what takes it off again, and the reason."""
+def apply_recompute(
+    model: torch.nn.Module, policy: str, every: int = 2, blocks: Sequence[BlockRecompute | Mapping[str, Any]] = ()
+) -> tuple[Callable[[], None], Reason]:
+    """Recompute as the policy says; `blocks` belong to `chosen`. Returns what takes it off again, and the reason."""
     if policy == "none":
         return lambda: None, Reason("recompute=none", "Every activation is kept.")
+    if policy == "chosen":
+        count = sum(len(each["modules"] if isinstance(each, Mapping) else each.modules) for each in blocks)
+        reason = f"Of {count} blocks, operators are computed again in backward one by one, as the plan says."
+        return apply_chosen(model, blocks).remove, Reason("recompute=chosen", reason, {"blocks": count})
     found = find_blocks(model)
     if found is None:
         raise UnsupportedError(
             f"recompute={policy!r}: {type(model).__name__} has no ModuleList of blocks to recompute; "
             "use recompute='none'."
         )
-    name, blocks = found
-    chosen = list(blocks)[:: every if policy == "every_nth" else 1]
+    name, stack = found
+    chosen = list(stack)[:: every if policy == "every_nth" else 1]
     originals = [(block, block.__dict__.get("forward")) for block in chosen]
     for block in chosen:
         block.forward = functools.partial(_recomputed, block.forward, policy == "selective")
-    reason = f"{len(chosen)} of {len(blocks)} blocks of {name} are computed again in backward ({policy})."
+    reason = f"{len(chosen)} of {len(stack)} blocks of {name} are computed again in backward ({policy})."
     return functools.partial(_restore, originals), Reason(f"recompute={policy}", reason, {"blocks": len(chosen)})
 
 
@@ -55,7 +63,17 @@ def _recomputed(forward: Callable[..., Any], selective: bool, *args: Any, **kwar
 
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    keep = operator in _KEPT and not _drops(operator, args, kwargs)
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _drops(operator: Any, args: Any, kwargs: Any) -> bool:
+    """Whether attention drops out: then it draws random numbers, and if its second run were skipped, dropout after it
+    would draw others than the first time."""
+    for position, argument in enumerate(operator._schema.arguments):
+        if argument.name == "dropout_p":
+            return bool(args[position] if position < len(args) else kwargs.get("dropout_p", argument.default_value))
+    return False
 
 
 _KEPT = _kept_operators()

@@ -1,0 +1,261 @@
+"""Recomputation operator by operator: of what a model's blocks make, what was chosen stays, the rest is made again.
+
+`torch.utils.checkpoint` runs a whole block again at its first need, holds all of it at once, and draws other random
+numbers where some random operators were kept and later ones run again. Here saved tensors are replaced by where they
+come from (`replay`), and made again one at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from nearpeak.errors import UnsupportedError
+from nearpeak.plan import BlockRecompute
+from nearpeak.train.replay import Call, Made, Outside, Part, generator_state, release, require, tensors_of
+
+__all__ = ["Choices", "Recomputation", "apply_chosen", "operator_key"]
+
+NEVER_AGAIN = ("batch_norm", "empty", "rand")
+"""In the names of operators that change more than they return, or whose result others fill in."""
+
+
+def operator_key(name: str) -> str:
+    """An operator's name in a choice: kernels of attention are one, whichever the device has."""
+    return "attention" if name.startswith("_scaled_dot_product_") else name
+
+
+class Choices(Protocol):
+    """Who says what is kept."""
+
+    def begin(self) -> None:
+        """A forward of the model begins."""
+
+    def choices(self, block: str, operator: str, tensors: int) -> str:
+        """k, r or h for each tensor that an operator of this block is about to make; more or fewer than those do."""
+        ...
+
+    def end(self) -> None:
+        """It has ended without an error."""
+
+
+class PlannedChoices:
+    """As a plan has them; a block that calls other operators than the plan knows is refused."""
+
+    def __init__(self, blocks: Iterable[BlockRecompute]) -> None:
+        self._planned: dict[str, list[tuple[str, str]]] = {
+            module: [_split(each) for each in block.operators] for block in blocks for module in block.modules
+        }
+        self._next: dict[str, int] = {}
+
+    def begin(self) -> None:
+        self._next = dict.fromkeys(self._planned, 0)
+
+    def choices(self, block: str, operator: str, tensors: int) -> str:
+        planned, position = self._planned[block], self._next[block]
+        self._next[block] += 1
+        name, choices = planned[position] if position < len(planned) else ("nothing", "")
+        if name != operator:
+            raise _stale(block, position, name, operator)
+        return choices
+
+    def end(self) -> None:
+        for block, position in self._next.items():
+            planned = self._planned[block]
+            if position not in (0, len(planned)):
+                raise _stale(block, position, planned[position][0], "nothing")
+
+
+def _split(entry: str) -> tuple[str, str]:
+    name, _, choices = entry.rpartition(":")
+    return name, choices
+
+
+def _stale(block: str, position: int, planned: str, called: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"recompute='chosen': block {block} calls {called} as its operator {position + 1}, the plan has {planned}: it was "
+        "made for another model, version, precision or device. Choose anew: nearpeak predict memory … --recompute auto."
+    )
+
+
+class Recomputation:
+    """Recomputation on a model: `forward` of the model and of its blocks are wrapped until `remove`."""
+
+    def __init__(self, model: torch.nn.Module, blocks: Iterable[str], choices: Choices) -> None:
+        self._choices = choices
+        self._recorder: _Recorder | None = None
+        self._wrapped: list[tuple[torch.nn.Module, Any]] = []
+        for path in blocks:
+            self._wrap(_module(model, path), functools.partial(self._in_block, path))
+        self._wrap(model, self._in_model)
+
+    def remove(self) -> None:
+        """The model is as it was."""
+        for module, forward in self._wrapped:
+            if forward is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = forward
+
+    def _wrap(self, module: torch.nn.Module, around: Callable[..., Any]) -> None:
+        self._wrapped.append((module, module.__dict__.get("forward")))
+        module.forward = functools.partial(around, module.forward)
+
+    def _in_model(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() or self._recorder is not None:
+            return forward(*args, **kwargs)
+        self._choices.begin()
+        self._recorder = recorder = _Recorder(self._choices)
+        try:
+            with recorder, torch.autograd.graph.saved_tensors_hooks(recorder.pack, _unpack):
+                result = forward(*args, **kwargs)
+        finally:
+            self._recorder = None
+        self._choices.end()
+        return result
+
+    def _in_block(self, path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        recorder = self._recorder
+        if recorder is None or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        outer, recorder.block = recorder.block, path
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            recorder.block = outer
+
+
+def _module(model: torch.nn.Module, path: str) -> torch.nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        raise UnsupportedError(
+            f"recompute='chosen': {type(model).__name__} has no module {path}: the plan was made for another model."
+        ) from None
+
+
+class _Recorder(TorchDispatchMode):
+    """Remembers the calls of one forward: who made what, of what."""
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__()
+        self.block: str | None = None
+        self._choices = choices
+        self._made: dict[int, tuple[StorageWeakRef, Made]] = {}
+        """By address of the storage; the weak reference keeps the address from being used again."""
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor | Part:
+        """What autograd keeps in place of a tensor that it saves."""
+        made = self._maker(tensor)
+        if made is None:
+            return tensor
+        require(made)
+        return Part(made, tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self._refuse_changes(func, args, kwargs)
+        if self.block is None or func.is_view or _casts_a_weight(func, args):
+            return func(*args, **kwargs)
+        operands = tensors_of((args, kwargs))
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        device = next((each.device for each in operands), torch.device("cpu"))
+        state = generator_state(device) if random else None
+        remembered = tree_map(self._remembered, (args, kwargs))
+        out = func(*args, **kwargs)
+        self._remember(Call(func, remembered, device, state), operands, tensors_of(out))
+        return out
+
+    def _remember(self, call: Call, operands: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """Each new storage among the results belongs to this call from now on."""
+        known = {each.untyped_storage()._cdata for each in operands}
+        new: dict[int, int] = {}
+        for place, result in enumerate(results):
+            storage = result.untyped_storage()
+            if storage._cdata not in known and storage.nbytes() and result.device == call.device:
+                new.setdefault(storage._cdata, place)
+        if not new:
+            return
+        chosen = self._choices.choices(self.block or "", operator_key(_name(call.func)), len(new))
+        for index, (key, place) in enumerate(new.items()):
+            choice = chosen[index] if index < len(chosen) and _can_run_again(call) else "k"
+            made = Made(call, place, results[place].dtype, holds=choice == "h")
+            if choice == "k":
+                made.kept = _detached(results[place])
+            self._made[key] = StorageWeakRef(results[place].untyped_storage()), made
+
+    def _maker(self, tensor: torch.Tensor) -> Made | None:
+        """Who made the storage of a tensor, if it can be found again in it."""
+        known = self._made.get(tensor.untyped_storage()._cdata)
+        if known is None or known[0].expired() or tensor.is_conj() or tensor.is_neg():
+            return None
+        made = known[1]
+        return made if made.dtype == tensor.dtype else None
+
+    def _remembered(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        made = self._maker(leaf)
+        return Outside(leaf) if made is None else Part(made, leaf)
+
+    def _refuse_changes(self, func: Any, args: Any, kwargs: Any) -> None:
+        """What is changed in place has to be kept: computing it again would give what it was before."""
+        if not func._schema.is_mutable:
+            return
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            for tensor in tensors_of(value):
+                made = self._maker(tensor)
+                if made is not None and made.kept is None:
+                    raise UnsupportedError(
+                        f"recompute='chosen': {func.name()} changes a result of {made.call.func.name()} in place, which "
+                        "the plan computes again: it was made for another model. Choose the recomputation anew."
+                    )
+
+
+def _unpack(saved: torch.Tensor | Part) -> torch.Tensor:
+    if isinstance(saved, torch.Tensor):
+        return saved
+    tensor = saved.tensor()
+    release(saved.made)
+    return tensor
+
+
+def _name(func: Any) -> str:
+    return func.name().removeprefix("aten::")
+
+
+def _can_run_again(call: Call) -> bool:
+    """Operators of other libraries may hold state or draw numbers that nobody sees."""
+    func = call.func
+    drawn = call.arguments[1].get("generator") is not None
+    unsafe = any(word in func._schema.name for word in NEVER_AGAIN)
+    return func.namespace == "aten" and not func._schema.is_mutable and not unsafe and not drawn
+
+
+def _casts_a_weight(func: Any, args: Any) -> bool:
+    """Autocast casts a weight at its first use and keeps that for all: which block is first is no matter of the block."""
+    if func is not torch.ops.aten._to_copy.default:
+        return False
+    source = args[0]
+    return source.is_leaf and source.requires_grad and source._base is None
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory without its place in the graph (that would be a cycle), which still counts changes in place."""
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):  # pyright: ignore[reportAttributeAccessIssue]
+        return tensor.detach()
+
+
+def apply_chosen(model: torch.nn.Module, blocks: Iterable[BlockRecompute | Mapping[str, Any]]) -> Recomputation:
+    """Put a plan's recomputation on a model."""
+    planned = [each if isinstance(each, BlockRecompute) else BlockRecompute(**each) for each in blocks]
+    return Recomputation(model, [module for block in planned for module in block.modules], PlannedChoices(planned))

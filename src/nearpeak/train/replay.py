@@ -1,0 +1,255 @@
+"""Computes again what forward did not keep: operator by operator, when backward asks for it and no earlier.
+
+An operator's call is remembered with where its operands come from. A value that backward needs is made by running those
+calls again, back to values that were kept, and nothing else: modules, hooks and casts of autocast do not run again, and
+every random operator starts from the state that its generator had the first time, whatever else is kept or skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from nearpeak.errors import UnsupportedError
+
+__all__ = ["Call", "Made", "Outside", "Part", "generator_state", "release", "require", "tensors_of"]
+
+
+class Made:
+    """A piece of memory that an operator made in a block of the model."""
+
+    __slots__ = ("call", "computed", "dtype", "held", "holds", "kept", "pending", "place")
+
+    def __init__(self, call: Call, place: int, dtype: torch.dtype, *, holds: bool) -> None:
+        self.call, self.place, self.dtype, self.holds = call, place, dtype, holds
+        self.kept: torch.Tensor | None = None
+        """Its content, where it stays in memory for backward."""
+        self.held: torch.Tensor | None = None
+        """Its content, computed again, for as long as backward needs it."""
+        self.pending = 0
+        """Saved tensors that still need it, where it is held between them."""
+        self.computed = False
+
+    @property
+    def present(self) -> torch.Tensor | None:
+        """Its content, if that need not be computed."""
+        return self.kept if self.kept is not None else self.held
+
+    @property
+    def version(self) -> int:
+        """How often it was changed in place; what is not kept never was."""
+        return 0 if self.kept is None else self.kept._version
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return id(self.call), self.place
+
+
+class Part:
+    """A tensor that lies in a `Made`: which part of it, and in what shape."""
+
+    __slots__ = ("made", "offset", "size", "stride", "version")
+
+    def __init__(self, made: Made, tensor: torch.Tensor) -> None:
+        self.made, self.version = made, made.version
+        self.size, self.stride, self.offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """This part, once the whole is there."""
+        if self.version != self.made.version:
+            raise UnsupportedError(
+                f"recompute='chosen': the result of {self.made.call.func.name()} was changed in place after it was "
+                "read, so what was read can not be computed again; choose the recomputation anew for this model."
+            )
+        return whole.as_strided(self.size, self.stride, self.offset)
+
+    def tensor(self) -> torch.Tensor:
+        """This part, computed again if it is not there."""
+        whole = self.made.present
+        if whole is None:
+            with _plainly(self.made.call.device):
+                whole = _computed(self.made)
+        return self.of(whole)
+
+
+class Outside:
+    """An operand that no block made: a parameter, the model's input, a mask."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.version = tensor, tensor._version
+
+    def content(self) -> torch.Tensor:
+        if self.tensor._version != self.version:
+            raise UnsupportedError(
+                "recompute='chosen': a tensor of shape "
+                f"{tuple(self.tensor.shape)} that a block read was changed in place before backward; change it after "
+                "backward, or use recompute='none'."
+            )
+        return self.tensor
+
+
+class Call:
+    """One call of an operator, which can be run again."""
+
+    __slots__ = ("arguments", "device", "func", "sources", "state")
+
+    def __init__(self, func: Any, arguments: tuple[Any, Any], device: torch.device, state: torch.Tensor | None) -> None:
+        self.func, self.arguments = func, arguments
+        self.device, self.state = device, state
+        parts = (leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Part))
+        self.sources = tuple({part.made.key: part.made for part in parts}.values())
+
+    def run(self, values: dict[tuple[int, int], torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors that it returns."""
+
+        def operand(leaf: Any) -> Any:
+            if isinstance(leaf, Part):
+                present = leaf.made.present
+                return leaf.of(values[leaf.made.key] if present is None else present)
+            return leaf.content() if isinstance(leaf, Outside) else leaf
+
+        args, kwargs = tree_map(operand, self.arguments)
+        with _generator_at(self.device, self.state):
+            return tensors_of(self.func(*args, **kwargs))
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """All tensors in nested containers, in order."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def require(made: Made) -> None:
+    """A saved tensor needs it: what is held on the way to it stays until that was asked for."""
+    _along(made, set(), _required)
+
+
+def release(made: Made) -> None:
+    """That saved tensor has been asked for."""
+    _along(made, set(), _released)
+
+
+def _along(made: Made, seen: set[tuple[int, int]], visit: Any) -> None:
+    """Go from a value to those it is computed from, until one is kept or held."""
+    waiting = [made]
+    while waiting:
+        each = waiting.pop()
+        if each.kept is not None or each.key in seen:
+            continue
+        seen.add(each.key)
+        if each.holds:
+            visit(each)
+        else:
+            waiting += each.call.sources
+
+
+def _required(made: Made) -> None:
+    made.pending += 1
+    if made.pending == 1:
+        _along_all(made.call.sources, _required)
+
+
+def _released(made: Made) -> None:
+    made.pending -= 1
+    if made.pending <= 0:
+        made.held = None
+
+
+def _along_all(sources: tuple[Made, ...], visit: Any) -> None:
+    seen: set[tuple[int, int]] = set()
+    for source in sources:
+        _along(source, seen, visit)
+
+
+def _computed(target: Made) -> torch.Tensor:
+    """Run what leads to it, each intermediate result for no longer than it is read."""
+    order, missing = _calls_until(target)
+    readers = Counter(source.key for call in order for source in call.sources)
+    readers[target.key] += 1
+    values: dict[tuple[int, int], torch.Tensor] = {}
+    for call in order:
+        results = call.run(values)
+        for key, made in missing.items():
+            if made.call is call and readers[key]:
+                values[key] = results[made.place]
+                _hold(made, values[key])
+        del results
+        for source in call.sources:
+            readers[source.key] -= 1
+            if not readers[source.key]:
+                values.pop(source.key, None)
+    return values[target.key]
+
+
+def _calls_until(target: Made) -> tuple[list[Call], dict[tuple[int, int], Made]]:
+    """(calls, operands before results; the results that are not there)"""
+    order: list[Call] = []
+    missing: dict[tuple[int, int], Made] = {}
+    done: set[int] = set()
+    waiting: list[tuple[Made, bool]] = [(target, False)]
+    while waiting:
+        made, operands_done = waiting.pop()
+        if made.present is not None:
+            continue
+        missing[made.key] = made
+        if operands_done and id(made.call) not in done:
+            done.add(id(made.call))
+            order.append(made.call)
+        elif id(made.call) not in done:
+            waiting.append((made, True))
+            waiting += [(source, False) for source in made.call.sources]
+    return order, missing
+
+
+def _hold(made: Made, tensor: torch.Tensor) -> None:
+    if not made.holds or made.pending <= 0:
+        return
+    made.held = tensor
+    if not made.computed:
+        made.computed = True
+        _along_all(made.call.sources, _released)
+
+
+@contextlib.contextmanager
+def _plainly(device: torch.device) -> Iterator[None]:
+    """Operators run as they were recorded, below autograd and autocast."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for device_type in {"cpu", device.type}:
+            if torch.is_autocast_enabled(device_type):
+                stack.enter_context(torch.autocast(device_type, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def _generator_at(device: torch.device, state: torch.Tensor | None) -> Iterator[None]:
+    """The device's generator stands where it stood, and afterwards where it stands now."""
+    if state is None:
+        yield
+        return
+    before = generator_state(device)
+    _set_generator(device, state)
+    try:
+        yield
+    finally:
+        _set_generator(device, before)
+
+
+def generator_state(device: torch.device) -> torch.Tensor:
+    """Of the generator that operators on this device draw from."""
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)
+
+
+def _set_generator(device: torch.device, state: torch.Tensor) -> None:
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)
