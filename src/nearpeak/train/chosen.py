@@ -88,7 +88,7 @@ class Recomputation:
     """Recomputation on a model: `forward` of the model and of its blocks are wrapped until `remove`."""
 
     def __init__(self, model: torch.nn.Module, blocks: Iterable[str], choices: Choices) -> None:
-        self._choices = choices
+        self._model, self._choices = model, choices
         self._recorder: _Recorder | None = None
         self._wrapped: list[tuple[torch.nn.Module, Any]] = []
         for path in blocks:
@@ -111,7 +111,7 @@ class Recomputation:
         if not torch.is_grad_enabled() or self._recorder is not None:
             return forward(*args, **kwargs)
         self._choices.begin()
-        self._recorder = recorder = _Recorder(self._choices)
+        self._recorder = recorder = _Recorder(self._choices, _device_of(self._model))
         try:
             with recorder, torch.autograd.graph.saved_tensors_hooks(recorder.pack, _unpack):
                 result = forward(*args, **kwargs)
@@ -131,6 +131,10 @@ class Recomputation:
             recorder.block = outer
 
 
+def _device_of(model: torch.nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
 def _module(model: torch.nn.Module, path: str) -> torch.nn.Module:
     try:
         return model.get_submodule(path)
@@ -143,10 +147,10 @@ def _module(model: torch.nn.Module, path: str) -> torch.nn.Module:
 class _Recorder(TorchDispatchMode):
     """Remembers the calls of one forward: who made what, of what."""
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: Choices, device: torch.device) -> None:
         super().__init__()
         self.block: str | None = None
-        self._choices = choices
+        self._choices, self._device = choices, device
         self._made: dict[int, tuple[StorageWeakRef, Made]] = {}
         """By address of the storage; the weak reference keeps the address from being used again."""
 
@@ -165,11 +169,10 @@ class _Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         operands = tensors_of((args, kwargs))
         random = torch.Tag.nondeterministic_seeded in func.tags
-        device = next((each.device for each in operands), torch.device("cpu"))
-        state = generator_state(device) if random else None
+        state = generator_state(self._device) if random else None
         remembered = tree_map(self._remembered, (args, kwargs))
         out = func(*args, **kwargs)
-        self._remember(Call(func, remembered, device, state), operands, tensors_of(out))
+        self._remember(Call(func, remembered, self._device, state), operands, tensors_of(out))
         return out
 
     def _remember(self, call: Call, operands: list[torch.Tensor], results: list[torch.Tensor]) -> None:
@@ -178,7 +181,7 @@ class _Recorder(TorchDispatchMode):
         new: dict[int, int] = {}
         for place, result in enumerate(results):
             storage = result.untyped_storage()
-            if storage._cdata not in known and storage.nbytes() and result.device == call.device:
+            if storage._cdata not in known and storage.nbytes() and result.device.type == self._device.type:
                 new.setdefault(storage._cdata, place)
         if not new:
             return
@@ -257,5 +260,9 @@ def _detached(tensor: torch.Tensor) -> torch.Tensor:
 
 def apply_chosen(model: torch.nn.Module, blocks: Iterable[BlockRecompute | Mapping[str, Any]]) -> Recomputation:
     """Put a plan's recomputation on a model."""
-    planned = [each if isinstance(each, BlockRecompute) else BlockRecompute(**each) for each in blocks]
+    planned = [each if isinstance(each, BlockRecompute) else _from_table(each) for each in blocks]
     return Recomputation(model, [module for block in planned for module in block.modules], PlannedChoices(planned))
+
+
+def _from_table(table: Mapping[str, Any]) -> BlockRecompute:
+    return BlockRecompute(modules=tuple(table["modules"]), operators=tuple(table["operators"]))

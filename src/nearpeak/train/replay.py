@@ -8,6 +8,7 @@ every random operator starts from the state that its generator had the first tim
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -23,10 +24,11 @@ __all__ = ["Call", "Made", "Outside", "Part", "generator_state", "release", "req
 class Made:
     """A piece of memory that an operator made in a block of the model."""
 
-    __slots__ = ("call", "computed", "dtype", "held", "holds", "kept", "pending", "place")
+    __slots__ = ("call", "computed", "dtype", "held", "holds", "kept", "pending", "place", "__weakref__")
 
     def __init__(self, call: Call, place: int, dtype: torch.dtype, *, holds: bool) -> None:
         self.call, self.place, self.dtype, self.holds = call, place, dtype, holds
+        call.made.append(weakref.ref(self))
         self.kept: torch.Tensor | None = None
         """Its content, where it stays in memory for backward."""
         self.held: torch.Tensor | None = None
@@ -98,13 +100,19 @@ class Outside:
 class Call:
     """One call of an operator, which can be run again."""
 
-    __slots__ = ("arguments", "device", "func", "sources", "state")
+    __slots__ = ("arguments", "device", "func", "made", "sources", "state")
 
     def __init__(self, func: Any, arguments: tuple[Any, Any], device: torch.device, state: torch.Tensor | None) -> None:
         self.func, self.arguments = func, arguments
         self.device, self.state = device, state
+        self.made: list[weakref.ref[Made]] = []
+        """Its results; they know the call, not the call them, or nothing would ever go."""
         parts = (leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Part))
         self.sources = tuple({part.made.key: part.made for part in parts}.values())
+
+    def results(self) -> list[Made]:
+        """Those that somebody still may ask for."""
+        return [made for made in (reference() for reference in self.made) if made is not None]
 
     def run(self, values: dict[tuple[int, int], torch.Tensor]) -> list[torch.Tensor]:
         """The tensors that it returns."""
@@ -169,16 +177,16 @@ def _along_all(sources: tuple[Made, ...], visit: Any) -> None:
 
 def _computed(target: Made) -> torch.Tensor:
     """Run what leads to it, each intermediate result for no longer than it is read."""
-    order, missing = _calls_until(target)
+    order = _calls_until(target)
     readers = Counter(source.key for call in order for source in call.sources)
     readers[target.key] += 1
     values: dict[tuple[int, int], torch.Tensor] = {}
     for call in order:
         results = call.run(values)
-        for key, made in missing.items():
-            if made.call is call and readers[key]:
-                values[key] = results[made.place]
-                _hold(made, values[key])
+        for made in call.results():
+            _hold(made, results[made.place])
+            if readers[made.key]:
+                values[made.key] = results[made.place]
         del results
         for source in call.sources:
             readers[source.key] -= 1
@@ -187,28 +195,26 @@ def _computed(target: Made) -> torch.Tensor:
     return values[target.key]
 
 
-def _calls_until(target: Made) -> tuple[list[Call], dict[tuple[int, int], Made]]:
-    """(calls, operands before results; the results that are not there)"""
+def _calls_until(target: Made) -> list[Call]:
+    """What has to run, operands before results."""
     order: list[Call] = []
-    missing: dict[tuple[int, int], Made] = {}
     done: set[int] = set()
     waiting: list[tuple[Made, bool]] = [(target, False)]
     while waiting:
         made, operands_done = waiting.pop()
         if made.present is not None:
             continue
-        missing[made.key] = made
         if operands_done and id(made.call) not in done:
             done.add(id(made.call))
             order.append(made.call)
         elif id(made.call) not in done:
             waiting.append((made, True))
             waiting += [(source, False) for source in made.call.sources]
-    return order, missing
+    return order
 
 
 def _hold(made: Made, tensor: torch.Tensor) -> None:
-    if not made.holds or made.pending <= 0:
+    if made.kept is not None or not made.holds or made.pending <= 0:
         return
     made.held = tensor
     if not made.computed:

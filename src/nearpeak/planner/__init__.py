@@ -1,0 +1,1 @@
+"""Finds plans: the least recomputation for a memory budget."""
