@@ -10,7 +10,7 @@ from typing import Any, Literal
 from nearpeak.errors import SettingError
 from nearpeak.reason import Reason
 
-__all__ = ["BlockRecompute", "LoaderSettings", "Plan", "load_plan", "save_plan"]
+__all__ = ["BlockRecompute", "LoaderSettings", "Plan", "load_plan", "operator_key", "save_plan"]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 MicroBatching = Literal["auto", "fixed", "partition", "packed"]
@@ -122,6 +122,11 @@ class Plan:
                 f"Plan(recompute={self.recompute!r}, recompute_blocks of {len(self.recompute_blocks)}): 'chosen' and "
                 "recompute_blocks go together; `nearpeak predict memory MODEL --recompute auto` makes them."
             )
+
+
+def operator_key(name: str) -> str:
+    """An operator's name in a choice: kernels of attention are one, whichever the device has."""
+    return "attention" if name.startswith("_scaled_dot_product_") else name
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:

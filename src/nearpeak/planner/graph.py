@@ -1,4 +1,4 @@
-"""What the blocks of a model make in forward, of what, and when backward reads it: the graph that choices are made on."""
+"""What the blocks of a model make in forward, of what, and when backward reads it: choices are made on this graph."""
 
 from __future__ import annotations
 
@@ -164,7 +164,9 @@ class _Reader:
             if backward is not None:
                 forward = range(indices[0], indices[-1] + 1)
                 blocks.append(Block(path, tuple(indices), numbers, tuple(sorted(guests)), forward, backward))
-        values = {number: self._value(number, owned) if number in self._in(blocks) else values[number] for number in values}
+        values = {
+            number: self._value(number, owned) if number in self._in(blocks) else values[number] for number in values
+        }
         made_by = {index: self._made(index) for block in blocks for index in block.operators}
         return StepGraph(self.trace, tuple(blocks), values, self.live, made_by)
 
@@ -248,4 +250,3 @@ class _Reader:
             if path is not None:
                 found.setdefault(path.group(), []).append(index)
         return found
-

@@ -105,7 +105,11 @@ class _Moments:
     def _beside(self, number: int) -> int:
         """The largest operands of one operator on the way, which are there besides its result."""
         sizes = [
-            sum(self.graph.values[source].bytes for source in self.graph.values[each].sources if self._is_passing(source))
+            sum(
+                self.graph.values[source].bytes
+                for source in self.graph.values[each].sources
+                if self._is_passing(source)
+            )
             for each in self._path(number)
         ]
         return max(sizes, default=0)
@@ -127,7 +131,9 @@ class _Moments:
         """Along the run's own operators, forward and backward."""
         most = 0
         forward = range(min(block.forward.start for block in self.run), max(block.forward.stop for block in self.run))
-        backward = range(min(block.backward.start for block in self.run), max(block.backward.stop for block in self.run))
+        backward = range(
+            min(block.backward.start for block in self.run), max(block.backward.stop for block in self.run)
+        )
         changes = sorted(self.steps.items())
         position = change = 0
         for index in (*forward, *backward):

@@ -1,8 +1,7 @@
 """For a run of blocks: the choices of what to keep that no other choice beats in both memory and arithmetic.
 
-Which values to keep, with operators that may run again at a price, is a cut of least weight: a value that backward needs
-is kept, or its operator runs again and needs its own operands. Blocks have few operators that cost arithmetic: the cut is
-made for each set of them that may run again.
+Which values to keep is a cut of least weight: a value that backward needs is kept, or its operator runs again and needs
+its own operands. Few operators of a block cost arithmetic: the cut is made for each set of them that may run again.
 """
 
 from __future__ import annotations
@@ -94,7 +93,9 @@ class _Run:
         kept = {
             number
             for number, node in value_node.items()
-            if node in reached and self.values[number].operator not in again and not self._stays_anyway(self.values[number])
+            if node in reached
+            and self.values[number].operator not in again
+            and not self._stays_anyway(self.values[number])
         }
         return self._option(kept, again)
 
@@ -132,12 +133,11 @@ class _Run:
 
     def _held(self, kept: set[int], again: set[int]) -> set[int]:
         """Results of arithmetic, and what leads from one block into the next."""
-        held = {
+        return {
             number
             for number, value in self.values.items()
             if number not in kept and value.operator in again and (value.flops or self._crosses(number))
         }
-        return held
 
     def _crosses(self, number: int) -> bool:
         own = self.block_of.get(number)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from nearpeak.errors import SettingError, UnsupportedError
-from nearpeak.plan import BlockRecompute
+from nearpeak.plan import BlockRecompute, operator_key
 from nearpeak.planner.graph import StepGraph, step_graph
 from nearpeak.planner.search import Chosen, Search
 from nearpeak.predict.capture import TIME_LIMIT_S, capture
@@ -122,9 +122,7 @@ class Recomputer:
             self._verified[blocks] = capture(request, time_limit_s=self._time_limit_s)
         return self._verified[blocks]
 
-    def _corrected(
-        self, excess_of: Callable[[StepTrace], int], wanted_bytes: int, limit_bytes: int
-    ) -> RecomputeChoice:
+    def _corrected(self, excess_of: Callable[[StepTrace], int], wanted_bytes: int, limit_bytes: int) -> RecomputeChoice:
         """Search, verify, and search again by as much as the search was wrong."""
         if excess_of(self.plain) <= 0:
             return self._choice(Chosen((), 0.0, 0), wanted_bytes, met=True)
@@ -207,7 +205,7 @@ class Recomputer:
         """An operator and a letter for each value that it makes; what backward does not need is not kept."""
         letters = "".join(self._letter(number, kept, held) for number in self.graph.made_by[index])
         name = self.plain.operators[index].name
-        return f"{'attention' if name.startswith('_scaled_dot_product_') else name}:{letters}"
+        return f"{operator_key(name)}:{letters}"
 
     def _letter(self, number: int, kept: frozenset[int], held: frozenset[int]) -> str:
         if number in kept or not self.graph.values[number].again:

@@ -17,18 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from nearpeak.errors import UnsupportedError
-from nearpeak.plan import BlockRecompute
+from nearpeak.plan import BlockRecompute, operator_key
 from nearpeak.train.replay import Call, Made, Outside, Part, generator_state, release, require, tensors_of
 
-__all__ = ["Choices", "Recomputation", "apply_chosen", "operator_key"]
+__all__ = ["Choices", "Recomputation", "apply_chosen"]
 
 NEVER_AGAIN = ("batch_norm", "empty", "rand")
 """In the names of operators that change more than they return, or whose result others fill in."""
-
-
-def operator_key(name: str) -> str:
-    """An operator's name in a choice: kernels of attention are one, whichever the device has."""
-    return "attention" if name.startswith("_scaled_dot_product_") else name
 
 
 class Choices(Protocol):
@@ -38,7 +33,7 @@ class Choices(Protocol):
         """A forward of the model begins."""
 
     def choices(self, block: str, operator: str, tensors: int) -> str:
-        """k, r or h for each tensor that an operator of this block is about to make; more or fewer than those do."""
+        """k, r or h for each tensor that an operator of this block has made; what is left out is kept."""
         ...
 
     def end(self) -> None:
@@ -58,6 +53,7 @@ class PlannedChoices:
         self._next = dict.fromkeys(self._planned, 0)
 
     def choices(self, block: str, operator: str, tensors: int) -> str:
+        """Those of the next operator, if it is the planned one."""
         planned, position = self._planned[block], self._next[block]
         self._next[block] += 1
         name, choices = planned[position] if position < len(planned) else ("nothing", "")
@@ -79,8 +75,9 @@ def _split(entry: str) -> tuple[str, str]:
 
 def _stale(block: str, position: int, planned: str, called: str) -> UnsupportedError:
     return UnsupportedError(
-        f"recompute='chosen': block {block} calls {called} as its operator {position + 1}, the plan has {planned}: it was "
-        "made for another model, version, precision or device. Choose anew: nearpeak predict memory … --recompute auto."
+        f"recompute='chosen': block {block} calls {called} as its operator {position + 1}, the plan has {planned}: "
+        "it was made for another model, version, precision or device. Choose anew: "
+        "nearpeak predict memory … --recompute auto."
     )
 
 
@@ -117,6 +114,7 @@ class Recomputation:
                 result = forward(*args, **kwargs)
         finally:
             self._recorder = None
+            recorder.forget()  # whoever still holds it, what is kept lives for backward alone
         self._choices.end()
         return result
 
@@ -161,6 +159,10 @@ class _Recorder(TorchDispatchMode):
             return tensor
         require(made)
         return Part(made, tensor)
+
+    def forget(self) -> None:
+        """Forward has ended: what nobody saved need not stay."""
+        self._made.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -219,8 +221,8 @@ class _Recorder(TorchDispatchMode):
                 made = self._maker(tensor)
                 if made is not None and made.kept is None:
                     raise UnsupportedError(
-                        f"recompute='chosen': {func.name()} changes a result of {made.call.func.name()} in place, which "
-                        "the plan computes again: it was made for another model. Choose the recomputation anew."
+                        f"recompute='chosen': {func.name()} changes a result of {made.call.func.name()} in place, "
+                        "which the plan computes again: it was made for another model. Choose the recomputation anew."
                     )
 
 
@@ -245,7 +247,7 @@ def _can_run_again(call: Call) -> bool:
 
 
 def _casts_a_weight(func: Any, args: Any) -> bool:
-    """Autocast casts a weight at its first use and keeps that for all: which block is first is no matter of the block."""
+    """Autocast casts a weight at its first use, in whichever block that is, and keeps that for all."""
     if func is not torch.ops.aten._to_copy.default:
         return False
     source = args[0]

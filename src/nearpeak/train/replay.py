@@ -24,7 +24,7 @@ __all__ = ["Call", "Made", "Outside", "Part", "generator_state", "release", "req
 class Made:
     """A piece of memory that an operator made in a block of the model."""
 
-    __slots__ = ("call", "computed", "dtype", "held", "holds", "kept", "pending", "place", "__weakref__")
+    __slots__ = ("__weakref__", "call", "computed", "dtype", "held", "holds", "kept", "pending", "place")
 
     def __init__(self, call: Call, place: int, dtype: torch.dtype, *, holds: bool) -> None:
         self.call, self.place, self.dtype, self.holds = call, place, dtype, holds

@@ -1,0 +1,325 @@
+"""Recomputation operator by operator: the same gradients, whatever is kept, and no plan of another model."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nearpeak.errors import SettingError, UnsupportedError
+from nearpeak.plan import BlockRecompute, Plan, load_plan, save_plan
+from nearpeak.train import chosen
+from nearpeak.train.chosen import Recomputation
+from nearpeak.train.recompute import apply_recompute
+
+pytest.importorskip("transformers")
+ON_CPU_IN_PLACE = ("empty_like", "bernoulli.p")
+"""Dropout on CPUs fills and scales a mask in place."""
+
+
+class Drawn:
+    """Letters drawn at random; keeps a log, of which a plan can be made."""
+
+    def __init__(self, letters: str, seed: int = 0) -> None:
+        self.letters, self.seed = letters, seed
+        self.log: dict[str, list[str]] = {}
+
+    def begin(self) -> None:
+        self._draw = random.Random(self.seed)
+        self.log = {}
+
+    def choices(self, block: str, operator: str, tensors: int) -> str:
+        letters = "".join(self._draw.choice(self.letters) for _ in range(tensors))
+        letters = "k" * tensors if operator in ON_CPU_IN_PLACE else letters
+        self.log.setdefault(block, []).append(f"{operator}:{letters}")
+        return letters
+
+    def end(self) -> None:
+        pass
+
+    def plan(self) -> tuple[BlockRecompute, ...]:
+        return tuple(BlockRecompute(modules=(block,), operators=tuple(each)) for block, each in self.log.items())
+
+
+def bert() -> tuple[torch.nn.Module, dict[str, Any]]:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    model = BertForSequenceClassification(BertConfig(vocab_size=50, num_labels=3, **sizes))
+    ids = torch.randint(5, 50, (3, 9))
+    return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([0, 1, 2])}
+
+
+def gpt2() -> tuple[torch.nn.Module, dict[str, Any]]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=50, n_embd=32, n_layer=3, n_head=4, n_positions=32, bos_token_id=1, eos_token_id=2)
+    ids = torch.randint(5, 50, (3, 9))
+    return GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}
+
+
+def vit() -> tuple[torch.nn.Module, dict[str, Any]]:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    config = ViTConfig(image_size=16, patch_size=4, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, **sizes)
+    return ViTForImageClassification(config), {
+        "pixel_values": torch.randn(2, 3, 16, 16),
+        "labels": torch.tensor([0, 1]),
+    }
+
+
+MODELS = {"bert": bert, "gpt2": gpt2, "vit": vit}
+
+
+def blocks_of(model: torch.nn.Module) -> list[str]:
+    return [path for path, _ in model.named_modules() if path.rpartition(".")[2].isdigit()]
+
+
+def gradients(model: torch.nn.Module, batch: dict[str, Any], autocast: bool = False) -> tuple[torch.Tensor, ...]:
+    """Of one step from a fixed seed; the last one tells where the random numbers stand afterwards."""
+    model.zero_grad()
+    torch.manual_seed(7)
+    with torch.autocast("cpu", dtype=torch.bfloat16) if autocast else contextlib.nullcontext():
+        loss = model(**batch).loss
+    loss.backward()
+    return (*(p.grad.clone() for p in model.parameters() if p.grad is not None), torch.rand(2))
+
+
+def furthest(first: tuple[torch.Tensor, ...], second: tuple[torch.Tensor, ...]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(first, second, strict=True))
+
+
+@contextlib.contextmanager
+def applied(model: torch.nn.Module, choices: Any) -> Iterator[None]:
+    recomputation = Recomputation(model, blocks_of(model), choices)
+    try:
+        yield
+    finally:
+        recomputation.remove()
+
+
+def made(name: str, seed: int = 0) -> tuple[torch.nn.Module, dict[str, Any]]:
+    torch.manual_seed(seed)
+    model, batch = MODELS[name]()
+    return model.train(), batch
+
+
+class Counted(TorchDispatchMode):
+    """How often each operator runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.name()] = self.calls.get(func.name(), 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("letters", ["r", "h", "krh"])
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_keeping_everything(name: str, letters: str) -> None:
+    model, batch = made(name)
+    model.double()
+    batch = {key: each.double() if each.is_floating_point() else each for key, each in batch.items()}
+    plain = gradients(model, batch)
+    for seed in range(3):
+        with applied(model, Drawn(letters, seed)):
+            assert furthest(gradients(model, batch), plain) < 1e-10
+    assert furthest(gradients(model, batch), plain) == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_autocast_casts_as_it_did_the_first_time(name: str) -> None:
+    model, batch = made(name)
+    plain = gradients(model, batch, autocast=True)
+    with applied(model, Drawn("rh", 1)):
+        assert furthest(gradients(model, batch, autocast=True), plain) == 0
+
+
+def test_what_is_not_kept_is_computed_again_and_only_that() -> None:
+    model, batch = made("bert")
+    batch = dict(batch)
+    counts: dict[str, int] = {}
+    for letters in ("k", "h", "r"):
+        with applied(model, Drawn(letters)):
+            loss = model(**batch).loss
+            with Counted() as counted:
+                loss.backward()
+        counts[letters] = counted.calls.get("aten::addmm", 0)
+    # Of a block's six products two end in a sum that only a norm reads, whose input is made of them again.
+    assert counts["k"] == 0 and counts["h"] == 3 * 6 and counts["r"] > counts["h"]
+
+
+def test_kept_random_operators_leave_the_others_their_numbers() -> None:
+    """torch's own selective checkpointing draws other numbers here: what it skips does not advance the generator."""
+
+    class TwoDropouts(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first = torch.native_dropout(x * x, 0.5, True)[0]
+            return (torch.native_dropout(first * first, 0.5, True)[0] * first).sin()
+
+    class KeepsTheFirst:
+        def begin(self) -> None:
+            self.seen = 0
+
+        def choices(self, block: str, operator: str, tensors: int) -> str:
+            self.seen += operator == "native_dropout"
+            return ("k" if operator == "native_dropout" and self.seen == 1 else "r") * tensors
+
+        def end(self) -> None:
+            pass
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), TwoDropouts())
+    x = torch.randn(64, 8)
+
+    def step() -> torch.Tensor:
+        model.zero_grad()
+        torch.manual_seed(3)
+        model(x).sum().backward()
+        return model[0].weight.grad.clone()
+
+    plain = step()
+    recomputation = Recomputation(model, ["1"], KeepsTheFirst())
+    assert torch.equal(step(), plain)
+    recomputation.remove()
+
+
+def test_memory_is_given_back_as_backward_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept lives until backward has passed it: nothing but the graph holds it."""
+    kept: list[StorageWeakRef] = []
+    original = chosen._detached
+
+    def noted(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(StorageWeakRef(tensor.untyped_storage()))
+        return original(tensor)
+
+    monkeypatch.setattr(chosen, "_detached", noted)
+    model, batch = made("bert")
+    alive: list[int] = []
+
+    def count(*_: Any) -> None:
+        alive.append(sum(not each.expired() for each in kept))
+
+    with applied(model, Drawn("kh")):
+        loss = model(**batch).loss
+        count()
+        for layer in model.bert.encoder.layer:
+            layer.output.dense.weight.register_post_accumulate_grad_hook(count)
+        loss.backward()
+        count()
+    assert len(kept) >= alive[0] > alive[1] > alive[2] > alive[3] > alive[4] == 0
+
+
+def test_a_second_backward_through_the_same_graph_works() -> None:
+    model, batch = made("bert")
+    torch.manual_seed(1)
+    plain = model(**batch).loss
+    plain.backward()
+    once = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    with applied(model, Drawn("krh", 2)):
+        torch.manual_seed(1)
+        loss = model(**batch).loss
+        loss.backward(retain_graph=True)
+        loss.backward()
+    twice = [p.grad for p in model.parameters() if p.grad is not None]
+    assert all(torch.allclose(b, 2 * a, rtol=1e-5, atol=1e-7) for a, b in zip(once, twice, strict=True))
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def planned(model: torch.nn.Module, batch: dict[str, Any], letters: str = "krh") -> tuple[BlockRecompute, ...]:
+    drawn = Drawn(letters, 4)
+    with applied(model, drawn):
+        model(**batch)
+    return drawn.plan()
+
+
+def test_a_plan_is_applied_and_taken_off() -> None:
+    model, batch = made("bert")
+    blocks = planned(model, batch)
+    plain = gradients(model, batch)
+    undo, reason = apply_recompute(model, "chosen", blocks=blocks)
+    assert reason.evidence["blocks"] == 3
+    assert furthest(gradients(model, batch), plain) == 0
+    undo()
+    assert all("forward" not in vars(module) for module in model.modules())
+
+
+def test_a_plan_survives_its_file(tmp_path: Any) -> None:
+    model, batch = made("bert")
+    plan = Plan(recompute="chosen", recompute_blocks=planned(model, batch))
+    for name in ("plan.json", "plan.toml"):
+        save_plan(plan, tmp_path / name)
+        assert load_plan(tmp_path / name) == plan
+
+
+def test_a_plan_of_another_model_is_refused() -> None:
+    model, batch = made("bert")
+    blocks = planned(model, batch)
+    with pytest.raises(UnsupportedError, match=r"no module bert\.encoder\.layer\.0"):
+        apply_recompute(made("gpt2")[0], "chosen", blocks=blocks)
+    model.config.hidden_dropout_prob = 0.0
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    undo, _ = apply_recompute(model, "chosen", blocks=blocks)
+    with pytest.raises(UnsupportedError, match=r"block bert\.encoder\.layer\.0 calls .* the plan has .*Choose anew"):
+        model(**batch)
+    undo()
+
+
+def test_fewer_operators_than_planned_are_refused() -> None:
+    model, batch = made("bert")
+    first, *others = planned(model, batch)
+    longer = BlockRecompute(modules=first.modules, operators=(*first.operators, "addmm:k"))
+    undo, _ = apply_recompute(model, "chosen", blocks=(longer, *others))
+    with pytest.raises(UnsupportedError, match="calls nothing as its operator"):
+        model(**batch)
+    undo()
+
+
+def changed_after_it_was_read(model: Any, batch: dict[str, Any]) -> None:
+    hidden: list[torch.Tensor] = []
+    model.bert.encoder.layer[0].register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
+    loss = model(**batch).loss
+    with torch.no_grad():
+        hidden[0].mul_(2)
+    loss.backward()
+
+
+def changed_in_the_block(model: Any, batch: dict[str, Any]) -> None:
+    layer = model.bert.encoder.layer[1].intermediate
+    layer.register_forward_hook(lambda _module, _args, output: output.mul_(1.5))
+    model(**batch).loss.backward()
+
+
+@pytest.mark.parametrize("change", [changed_after_it_was_read, changed_in_the_block])
+def test_changes_in_place_are_refused_and_never_silently_wrong(change: Callable[[Any, dict[str, Any]], None]) -> None:
+    model, batch = made("bert")
+    with applied(model, Drawn("r")), pytest.raises((UnsupportedError, RuntimeError), match="in place|inplace"):
+        change(model, batch)
+
+
+def test_without_gradients_nothing_is_remembered() -> None:
+    model, batch = made("bert")
+    drawn = Drawn("r")
+    with applied(model, drawn), torch.no_grad():
+        model(**batch)
+    assert not drawn.log
+
+
+def test_letters_and_tables_belong_together() -> None:
+    with pytest.raises(SettingError, match="addmm:x"):
+        BlockRecompute(modules=("a.0",), operators=("addmm:x",))
+    with pytest.raises(SettingError, match="go together"):
+        Plan(recompute="chosen")
