@@ -19,17 +19,21 @@ GIB = 1 << 30
 
 
 @contextmanager
-def working(step: Callable[[], None]) -> Iterator[None]:
+def working(step: Callable[[], object]) -> Iterator[None]:
     """Repeat `step` on the device, on a thread of its own."""
     import torch
 
-    stop = threading.Event()
+    stop, broke = threading.Event(), []
 
     def work() -> None:
-        while not stop.is_set():
-            for _ in range(20):
-                step()
-            torch.cuda.synchronize()
+        try:
+            torch.cuda.set_device(0)  # a thread's first call must not be cuBLAS's
+            while not stop.is_set():
+                for _ in range(20):
+                    step()
+                torch.cuda.synchronize()
+        except RuntimeError as error:  # told on the test's own thread
+            broke.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -39,6 +43,7 @@ def working(step: Callable[[], None]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+    assert not broke, broke
 
 
 def second_reading(sampler: DeviceSampler) -> tuple[Snapshot, Reading]:
@@ -101,7 +106,7 @@ def test_copies_inside_the_device_show_as_bandwidth_and_not_as_tensor_work() -> 
 
     a = torch.randn(256 << 20, device="cuda")
     out = torch.empty_like(a)
-    with DeviceSampler() as sampler, working(lambda: out.copy_(a) and None):
+    with DeviceSampler() as sampler, working(lambda: out.copy_(a)):
         _, busy = second_reading(sampler)
     if busy.why_missing("dram_percent") == "unsupported":
         pytest.skip("this device has no performance counters")
@@ -127,7 +132,7 @@ def test_copies_from_the_host_show_on_the_link() -> None:
 
     host = torch.empty(64 << 20, pin_memory=True)
     device = torch.empty_like(host, device="cuda")
-    with DeviceSampler() as sampler, working(lambda: device.copy_(host, non_blocking=True) and None):
+    with DeviceSampler() as sampler, working(lambda: device.copy_(host, non_blocking=True)):
         _, busy = second_reading(sampler)
     if busy.pcie_received_bytes_per_s is None:
         pytest.skip(f"PCIe traffic is {busy.why_missing('pcie_received_bytes_per_s')} here")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ import steps
 from nearpeak.predict.allocator import CachingAllocator
 from nearpeak.predict.allocator_settings import AllocatorSettings
 from nearpeak.predict.capture import capture
-from nearpeak.predict.memory import peaks
+from nearpeak.predict.memory import forecast_memory, peaks
 from nearpeak.predict.request import CaptureRequest
+from nearpeak.predict.step_trace import StepTrace
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
@@ -47,15 +50,21 @@ def wide_perceptron() -> Any:
     return steps.perceptron(width=4096, layers=6)
 
 
-def real_peaks(build: Callable[[], Any], autocast: bool) -> tuple[int, int]:
+def in_a_fresh_process(call: str) -> Any:
+    """What a call of this file's returns. cuBLAS keeps its workspace from its first use to the end of a process: where
+    other steps ran before, a step does not pay for it."""
+    code = f"import json, test_memory_gpu as own; print('ANSWER', json.dumps(own.{call}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.rpartition("ANSWER")[2])
+
+
+def real_peaks(name: str, autocast: bool) -> tuple[int, int]:
     """(allocated, reserved) at most in three real steps."""
     import torch
     from torch.utils._pytree import tree_map
 
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    model, batch, *rest = build()
+    model, batch, *rest = globals()[name]()
     model = model.cuda().train()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
@@ -71,41 +80,52 @@ def real_peaks(build: Callable[[], Any], autocast: bool) -> tuple[int, int]:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    return torch.cuda.max_memory_allocated() - before, torch.cuda.max_memory_reserved()
+    return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["wide_perceptron", "small_bert", "convolutions"])
-def test_prediction_is_near_the_device(monkeypatch: pytest.MonkeyPatch, name: str, precision: Any) -> None:
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+
+def captured(name: str, precision: Any) -> StepTrace:
     import torch
 
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     request = CaptureRequest(
         model=f"test_memory_gpu:{name}",
         kind="function",
         precision=precision,
         compute_capability=torch.cuda.get_device_capability(),
     )
-    predicted = peaks(capture(request))
-    allocated, reserved = real_peaks(globals()[name], precision == "bf16")
-    # cuDNN's own workspaces are not predicted: convolutions may hold more.
-    room = 0.05 if name == "convolutions" else 0.02
-    assert predicted.peak_allocated == pytest.approx(allocated, rel=room, abs=40 * MIB)
-    assert predicted.peak_reserved == pytest.approx(reserved, rel=0.08, abs=64 * MIB)
+    return capture(request)
 
 
-def test_allocator_serves_requests_as_the_device_does() -> None:
-    """Random requests, in the settings of this process: the same reserved bytes after each."""
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["wide_perceptron", "small_bert"])
+def test_prediction_is_near_the_device(name: str, precision: Any) -> None:
+    predicted = peaks(captured(name, precision))
+    allocated, reserved = in_a_fresh_process(f"real_peaks({name!r}, {precision == 'bf16'})")
+    assert predicted.peak_allocated == pytest.approx(allocated, rel=0.01)
+    assert predicted.peak_reserved == pytest.approx(reserved, rel=0.02)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_interval_holds_what_convolutions_take(precision: Any) -> None:
+    """The algorithm is cuDNN's choice, and with it the workspace."""
+    predicted = forecast_memory(captured("convolutions", precision))
+    _, reserved = in_a_fresh_process(f"real_peaks('convolutions', {precision == 'bf16'})")
+    assert predicted.reserved.interval.low <= reserved <= predicted.reserved.interval.high
+
+
+def differing_requests() -> list[tuple[int, int, int, int]]:
+    """Random requests, in the settings of this process: where ours and the device's counts part."""
     import random
 
     import torch
 
-    torch.cuda.empty_cache()
-    base = torch.cuda.memory_reserved()
-    if base:
-        pytest.skip("the device's allocator is not empty: other tests of this process hold memory")
     draw, simulated = random.Random(3), CachingAllocator(AllocatorSettings())
     live: list[tuple[Any, int]] = []
+    parted = []
     for _ in range(400):
         if live and draw.random() < 0.45:
             tensor, address = live.pop(draw.randrange(len(live)))
@@ -114,5 +134,11 @@ def test_allocator_serves_requests_as_the_device_does() -> None:
         else:
             size = int(2 ** draw.uniform(8, 26))
             live.append((torch.empty(size, dtype=torch.uint8, device="cuda"), simulated.malloc(size)))
-        assert simulated.status.reserved == torch.cuda.memory_reserved()
-        assert simulated.status.allocated == torch.cuda.memory_allocated()
+        ours = simulated.status.reserved, simulated.status.allocated
+        real = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+        parted += [] if ours == real else [(*ours, *real)]
+    return parted
+
+
+def test_allocator_serves_requests_as_the_device_does() -> None:
+    assert in_a_fresh_process("differing_requests()") == []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["BatchSize", "measure_batch"]
+__all__ = ["BatchMeter", "BatchSize", "count_samples", "measure_batch"]
 
 _NEITHER = frozenset({str, bytes, int, float, bool, type(None)})
 DEEPEST = 3
@@ -15,6 +16,14 @@ LARGEST_MASK = 1 << 20
 """Numbers that are counted in every step: beyond it counting takes milliseconds."""
 SHORTEST_ROW = 8
 """Integers in rows at least this long are taken for tokens."""
+
+
+ALWAYS_COUNTED = 16
+"""First steps: a short run has all of them."""
+COUNTED_TOGETHER = 2
+"""Steps in a row: a loader that reads ahead brings a step's first batch while the one before it runs."""
+TIMES_AS_LONG = 1000
+"""What lies between two counts, so that counting takes at most a thousandth of the training."""
 
 
 class BatchSize(NamedTuple):
@@ -42,6 +51,38 @@ def measure_batch(batch: Any) -> BatchSize:
     samples = tensors[0].shape[0] if tensors[0].ndim else None
     rows = next((t for t in tensors if _looks_like_tokens(t, samples)), None)
     return BatchSize(samples) if rows is None else BatchSize(samples, _count_unpadded(rows), rows.numel())
+
+
+def count_samples(batch: Any) -> int | None:
+    """As `measure_batch` does, for the forms that most batches have; None for others."""
+    rows = batch[0] if _is_sequence(batch) and batch else batch
+    if _is_mapping(rows):
+        mask = rows.get("attention_mask")
+        rows = rows.get("input_ids") if mask is None else mask
+    return rows.shape[0] if _is_tensor(rows) and rows.ndim else None
+
+
+class BatchMeter:
+    """Measures batches as often as it may: counting tokens is what costs the training most of all that watching does,
+    and a batch that is not counted is unknown, not guessed."""
+
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._now = now
+        self._last_counted = ALWAYS_COUNTED - 1
+        self._spent_ns = self._due_ns = 0
+
+    def measure(self, batch: Any, step: int) -> BatchSize:
+        """`step`: the number of steps that have ended."""
+        if step > self._last_counted:
+            if self._now() < self._due_ns and (samples := count_samples(batch)) is not None:
+                return BatchSize(samples)
+            self._last_counted, self._spent_ns = step + COUNTED_TOGETHER - 1, 0
+        began_ns = self._now()
+        size = measure_batch(batch)
+        ended_ns = self._now()
+        self._spent_ns += ended_ns - began_ns
+        self._due_ns = ended_ns + TIMES_AS_LONG * self._spent_ns
+        return size
 
 
 def _named_tensors(batch: Any, depth: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import weakref
 from threading import get_ident
 from typing import Any
 
-from nearpeak.observe.batches import measure_batch
+from nearpeak.observe.batches import BatchMeter
 from nearpeak.observe.boundary import Boundary
 from nearpeak.observe.patches import Patches
 from nearpeak.observe.phases import CHECKPOINT, COMMUNICATION, COPY, EVALUATION, INPUT, OPTIMIZER
@@ -75,6 +75,7 @@ class TorchHooks:
         self.autocast_dtype: str | None = None
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._handles: list[Any] = []
+        self._meter = BatchMeter()
         self._collecting_since = 0
         self._compiler: tuple[Any, Any, Any] | None = None
         self._counted_forward = False
@@ -119,7 +120,7 @@ class TorchHooks:
         watch.forward_begins(id(module), gradients, module.training)
         if watch.without_loader and gradients and not self._counted_forward:
             self._counted_forward = True
-            watch.batch_given(*measure_batch((*args, kwargs)))
+            watch.batch_given(*self._meter.measure((*args, kwargs), watch.steps))
 
     def _look_at_autocast(self) -> None:
         torch = sys.modules["torch"]

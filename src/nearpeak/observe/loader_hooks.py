@@ -6,7 +6,7 @@ import time
 import weakref
 from typing import Any
 
-from nearpeak.observe.batches import measure_batch
+from nearpeak.observe.batches import BatchMeter
 from nearpeak.observe.boundary import Boundary
 from nearpeak.observe.facts import read_loader_facts
 from nearpeak.observe.patches import Patches
@@ -54,6 +54,7 @@ class LoaderHooks:
     def __init__(self, watch: StepWatch, boundary: Boundary, patches: Patches) -> None:
         self._watch, self._boundary, self._patches = watch, boundary, patches
         self._loaders, self._iterators = Numbers(), Numbers()
+        self.meter = BatchMeter()
         self._facts: dict[int, dict[str, Any]] = {}
 
     def install(self, dataloader: Any) -> None:
@@ -100,7 +101,7 @@ class LoaderHooks:
     def _arrived(self, iterator: Any, batch: Any) -> None:
         number = self._iterators.known(iterator)
         if number is not None:
-            self._watch.batch_arrived(number, *measure_batch(batch))
+            self._watch.batch_arrived(number, *self.meter.measure(batch, self._watch.steps))
 
     def _hook_start(self, kind: Any) -> None:
         original = kind.__iter__

@@ -166,6 +166,8 @@ class Probe:
         self._models += [weakref.ref(each) for each in models]
         self.calls.watch(models)
         self.hooks.parallel += [weakref.ref(each) for each in find_parallel(models)]
+        distributed = self._torch.distributed
+        self.watch.has_peers = distributed.is_available() and distributed.is_initialized()
         if self.watch.device is None:
             self.watch.device = device_clock(self._torch, optimizer)
 

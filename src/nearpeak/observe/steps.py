@@ -109,6 +109,8 @@ class StepWatch:
         self.batches = 0
         """Arrived ones."""
         self.started = False
+        self.has_peers = False
+        """Other ranks may be waited for in a backward pass: its CPU time, which tells, is read for that alone."""
         self.model_known = False
         """The model's calls are hooked: what precedes one is not forward."""
         self.training_loaders: set[int] = set()
@@ -168,10 +170,10 @@ class StepWatch:
     def _count(self, samples: int | None, tokens: int | None, padded_tokens: int | None) -> None:
         tally = self.tally
         tally.samples += samples or 0
-        if padded_tokens is not None:
-            tally.padded_tokens = (tally.padded_tokens or 0) + padded_tokens
-            tally.tokens_known = tally.tokens_known and tokens is not None
-            tally.tokens = (tally.tokens or 0) + (tokens or 0) if tally.tokens_known else None
+        tally.padded_tokens_known = tally.padded_tokens_known and padded_tokens is not None
+        tally.padded_tokens = (tally.padded_tokens or 0) + (padded_tokens or 0) if tally.padded_tokens_known else None
+        tally.tokens_known = tally.tokens_known and tokens is not None
+        tally.tokens = (tally.tokens or 0) + (tokens or 0) if tally.tokens_known else None
 
     def batch_given(self, samples: int | None, tokens: int | None, padded_tokens: int | None) -> None:
         """What the model was called with, where no loader is in sight."""
@@ -254,15 +256,16 @@ class StepWatch:
             self.tally.exchanges = (self.tally.exchanges or 0) + int(exchanges)
         if self._arrived:
             self._count(*self._arrived.popleft())
-        self._backward_cpu_ns = self._cpu_now()
+        if self.has_peers:
+            self._backward_cpu_ns = self._cpu_now()
 
     def backward_ends(self) -> None:
         """The host's side of it is over; a device may go on."""
         self._backward_depth = max(0, self._backward_depth - 1)
         if self._backward_depth:
             return
-        if self.clock.current != COMMUNICATION:
-            self.tally.backward_cpu_ns += self._cpu_now() - self._backward_cpu_ns
+        if self.has_peers and self.clock.current != COMMUNICATION:
+            self._count_backward_cpu()
         if self.device is not None:
             self.device.mark(BACKWARD_ENDS)
         self.clock.switch(OPTIMIZER if self._in_update else OTHER)
@@ -270,8 +273,12 @@ class StepWatch:
     def gradients_ready(self) -> None:
         """All gradients of this rank are computed: what is left of the backward pass waits for the other ranks."""
         if self.clock.current == BACKWARD:
-            self.tally.backward_cpu_ns += self._cpu_now() - self._backward_cpu_ns
+            if self.has_peers:
+                self._count_backward_cpu()
             self.clock.switch(COMMUNICATION)
+
+    def _count_backward_cpu(self) -> None:
+        self.tally.backward_cpu_ns = (self.tally.backward_cpu_ns or 0) + self._cpu_now() - self._backward_cpu_ns
 
     def update_begins(self, optimizer: int) -> None:
         """An optimizer's step is called."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nearpeak.observe.phases import NAMES
@@ -13,72 +14,36 @@ MS = 1e-6
 
 
 class Tally:
-    """Counters of the step that runs. Mutable and slotted: the training thread makes one a step."""
+    """Counters of the step that runs. Mutable, and zero until counted: the training thread makes one a step, and sets
+    few of them."""
 
-    __slots__ = (
-        "allocated_bytes",
-        "backward_cpu_ns",
-        "collect_ns",
-        "collections",
-        "compilations",
-        "compile_ns",
-        "copied_bytes",
-        "copies",
-        "cpu_ns",
-        "device_ms",
-        "ended_ns",
-        "exchanges",
-        "fetch_cpu_ns",
-        "fetch_ns",
-        "index",
-        "loss",
-        "loss_scale",
-        "main_cpu_ns",
-        "micro_batches",
-        "padded_tokens",
-        "pageable_bytes",
-        "peak_bytes",
-        "reserved_bytes",
-        "rss_bytes",
-        "samples",
-        "skipped_updates",
-        "spent",
-        "starved",
-        "sync_ns",
-        "syncs",
-        "tokens",
-        "tokens_known",
-        "updates",
-        "wall_ns",
-    )
-
-    def __init__(self) -> None:
-        self.index = 0
-        self.ended_ns = 0
-        self.wall_ns = 0
-        self.spent: list[int] = []
-        self.micro_batches = self.updates = self.samples = 0
-        self.tokens: int | None = None
-        self.padded_tokens: int | None = None
-        self.tokens_known = True
-        self.syncs = self.sync_ns = 0
-        self.copies = self.copied_bytes = self.pageable_bytes = 0
-        self.backward_cpu_ns = self.cpu_ns = self.main_cpu_ns = 0
-        self.exchanges: int | None = None
-        self.fetch_ns: int | None = None
-        self.fetch_cpu_ns = 0
-        self.collections = self.collect_ns = 0
-        self.compilations = self.compile_ns = 0
-        self.loss: Any = None
-        self.loss_scale: float | None = None
-        self.skipped_updates: int | None = None
-        self.rss_bytes: int | None = None
-        self.allocated_bytes: int | None = None
-        self.reserved_bytes: int | None = None
-        self.peak_bytes: int | None = None
-        self.device_ms: dict[str, float] | None = None
-        self.starved: tuple[int, int] | None = None
-        """Phase boundaries that found the device idle, and all."""
+    index = 0
+    ended_ns = wall_ns = 0
+    spent: Sequence[int] = ()
+    micro_batches = updates = samples = 0
+    tokens: int | None = None
+    padded_tokens: int | None = None
+    tokens_known = padded_tokens_known = True
+    """Of all its batches so far."""
+    syncs = sync_ns = 0
+    copies = copied_bytes = pageable_bytes = 0
+    cpu_ns = main_cpu_ns = 0
+    backward_cpu_ns: int | None = None
+    exchanges: int | None = None
+    fetch_ns: int | None = None
+    fetch_cpu_ns = 0
+    collections = collect_ns = 0
+    compilations = compile_ns = 0
+    loss: Any = None
+    loss_scale: float | None = None
+    skipped_updates: int | None = None
+    rss_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    peak_bytes: int | None = None
+    device_ms: dict[str, float] | None = None
+    starved: tuple[int, int] | None = None
+    """Phase boundaries that found the device idle, and all."""
 
 
 def to_row(tally: Tally, process: int, *, read_bytes: int | None, worker_cpu_ms: float | None) -> StepRecord:
@@ -102,7 +67,7 @@ def to_row(tally: Tally, process: int, *, read_bytes: int | None, worker_cpu_ms:
         sync_ms=tally.sync_ns * MS,
         cpu_ms=tally.cpu_ns * MS,
         main_cpu_ms=tally.main_cpu_ns * MS,
-        backward_cpu_ms=tally.backward_cpu_ns * MS,
+        backward_cpu_ms=None if tally.backward_cpu_ns is None else tally.backward_cpu_ns * MS,
         exchanges=tally.exchanges,
         fetch_ms=None if tally.fetch_ns is None else tally.fetch_ns * MS,
         fetch_cpu_ms=None if tally.fetch_ns is None else tally.fetch_cpu_ns * MS,

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from nearpeak.errors import SettingError
-from nearpeak.observe.batches import measure_batch
 from nearpeak.observe.folders import RUNS, default_folder
 from nearpeak.observe.inject.sitecustomize import Hooks
 from nearpeak.observe.probe import HOOKS, Probe, current, start
@@ -89,7 +88,7 @@ def _next(iterator: Iterator[B], number: int) -> B:
 
 
 def _arrived(probe: Probe, number: int, batch: object) -> None:
-    probe.watch.batch_arrived(number, *measure_batch(batch))
+    probe.watch.batch_arrived(number, *probe.loaders.meter.measure(batch, probe.watch.steps))
 
 
 def _choose(folder: str | Path | None, force: bool) -> Path:

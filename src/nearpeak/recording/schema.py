@@ -6,7 +6,10 @@ else of ours.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 __all__ = [
@@ -50,7 +53,7 @@ class Row:
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+        return _columns_of(cls)
 
     @classmethod
     def insert_statement(cls) -> str:
@@ -58,20 +61,31 @@ class Row:
         return f"INSERT OR REPLACE INTO {cls.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
     def cells(self) -> tuple[Any, ...]:
-        return tuple(_to_cell(getattr(self, name)) for name in self.columns())
+        # SQLite turns NaN into NULL; a loss that is NaN is not one that was not measured.
+        return tuple(["nan" if value != value else value for value in _reader_of(type(self))(self)])
 
     @classmethod
     def from_cells(cls, names: list[str], cells: tuple[Any, ...]) -> Self:
         """A row that was written by another version may lack columns, or have more."""
-        known = set(cls.columns())
-        kinds = {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type]
-        named = {name: cell for name, cell in zip(names, cells, strict=True) if name in known}
+        kinds = _kinds_of(cls)
+        named = {name: cell for name, cell in zip(names, cells, strict=True) if name in kinds}
         return cls(**{name: _from_cell(cell, kinds[name]) for name, cell in named.items()})
 
 
-def _to_cell(value: Any) -> Any:
-    """SQLite turns NaN into NULL; a loss that is NaN is not one that was not measured."""
-    return "nan" if isinstance(value, float) and value != value else value
+@cache
+def _kinds_of(kind: type[Row]) -> dict[str, str]:
+    return {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+
+
+@cache
+def _columns_of(kind: type[Row]) -> tuple[str, ...]:
+    return tuple(_kinds_of(kind))
+
+
+@cache
+def _reader_of(kind: type[Row]) -> Callable[[Row], tuple[Any, ...]]:
+    """All columns at once: the probe turns every step into a row while the training wants the interpreter."""
+    return attrgetter(*_columns_of(kind))
 
 
 def _from_cell(cell: Any, kind: str) -> Any:
@@ -300,6 +314,5 @@ def create_statements() -> str:
 
 
 def _create_statement(row: type[Row]) -> str:
-    kinds = {field.name: str(field.type).split(" ")[0] for field in fields(row)}  # type: ignore[arg-type]
-    columns = ", ".join(f"{name} {_AFFINITY[kind]}" for name, kind in kinds.items())
+    columns = ", ".join(f"{name} {_AFFINITY[kind.split(' ')[0]]}" for name, kind in _kinds_of(row).items())
     return f"CREATE TABLE IF NOT EXISTS {row.table} ({columns}, PRIMARY KEY ({', '.join(row.key)})) WITHOUT ROWID;"
