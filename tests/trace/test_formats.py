@@ -42,7 +42,7 @@ def test_of_several_recordings_of_a_rank_the_last_is_taken(tmp_path: Path) -> No
 
 
 def test_ranks_that_are_not_given_are_counted(tmp_path: Path) -> None:
-    paths = [write(tmp_path / name, loop()) for name in ("x.json", "y.json")]
+    paths = [write(tmp_path / name, loop(begin_us=at)) for name, at in (("x.json", 1000.0), ("y.json", 1001.0))]
     timelines = read_traces(paths)
     assert [timeline.rank for timeline in timelines] == [0, 1]
     assert all(any("its rank is not given" in note for note in timeline.notes) for timeline in timelines)

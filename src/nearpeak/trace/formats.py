@@ -6,10 +6,11 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nearpeak.errors import DataError
+from nearpeak.trace.ranks import in_order_of_rank, with_rank_of_name
 from nearpeak.trace.tensorboard_runs import without_copies
 from nearpeak.trace.timeline import Timeline
 
@@ -104,7 +105,7 @@ def read_traces(paths: Sequence[Path]) -> list[Timeline]:
     else:
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
             found = list(pool.map(_read, paths))
-    return _by_rank([timeline for each in found for timeline in each])
+    return in_order_of_rank([timeline for each in found for timeline in each])
 
 
 def _read(path: Path) -> list[Timeline]:
@@ -112,33 +113,5 @@ def _read(path: Path) -> list[Timeline]:
     if found is None:
         known = ", ".join(each.name for each in FORMATS)
         raise DataError(f"{path}: no trace in a format that nearpeak reads ({known}).")
-    return found.read(path)
-
-
-def _by_rank(timelines: list[Timeline]) -> list[Timeline]:
-    """In order of rank; of several recordings of one rank the last, and ranks that are not given are counted."""
-    if len(timelines) == 1:
-        return timelines
-    latest: dict[int, Timeline] = {}
-    unnamed = [timeline for timeline in timelines if timeline.rank is None]
-    for timeline in timelines:
-        if timeline.rank is not None:
-            other = latest.get(timeline.rank)
-            if other is None:
-                latest[timeline.rank] = timeline
-            elif timeline.source != other.source:
-                latest[timeline.rank] = _later(other, timeline)
-            else:
-                unnamed.append(timeline)
-    free = (number for number in range(len(timelines) + max(latest, default=0) + 1) if number not in latest)
-    for timeline in unnamed:
-        number = next(free)
-        note = f"its rank is not given; it counts as {number}, by the order of files"
-        latest[number] = replace(timeline, rank=number).with_notes([note])
-    return [latest[rank] for rank in sorted(latest)]
-
-
-def _later(one: Timeline, other: Timeline) -> Timeline:
-    """Profilers write a file a cycle: the last is judged."""
-    last, first = (other, one) if other.origin_ns >= one.origin_ns else (one, other)
-    return last.with_notes([f"rank {last.rank} was recorded more than once; {first.source} is left out"])
+    timelines = found.read(path)
+    return [with_rank_of_name(timelines[0], path)] if len(timelines) == 1 else timelines

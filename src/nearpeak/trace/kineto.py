@@ -171,8 +171,15 @@ def _timeline(path: Path, columns: _Columns, lists: EventLists) -> Timeline:
         devices=devices_of(lists.document.device_properties),
         collectives=collectives_of(columns.collectives, order, len(ts)),
         memory=memory_of(columns.memory_parts, clock.origin_us),
+        process=_process(columns.processes, process[order[kind > Kind.DEVICE_SPAN]]),
     )
     return find_steps(rank_of(timeline.with_notes(notes), lists.document.distributed_info, path))
+
+
+def _process(processes: Numbers, of_host_events: NDArray[np.int32]) -> str | None:
+    """The one that most events of the host are of."""
+    counts = np.bincount(of_host_events, minlength=1)
+    return str(list(processes)[int(counts.argmax())]) if counts.any() else None
 
 
 DROPPED = 255

@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearpeak.trace.kineto_events import Event, SpanArguments
+from nearpeak.trace.ranks import with_rank_of_name
 from nearpeak.trace.timeline import Collectives, Device, MemorySamples, Timeline
 
-__all__ = ["collectives_of", "devices_of", "memory_of", "memory_samples_of", "rank_in_name", "rank_of"]
+__all__ = ["collectives_of", "devices_of", "memory_of", "memory_samples_of", "rank_of"]
 
-RANK = re.compile(
-    r"(?:rank|worker|gpu|node\d+_gpu|proc(?:ess)?)[-_ ]?(\d{1,6})(?!\d)|^(\d{1,5})(?=\.|_)", re.IGNORECASE
-)
-WORLD = re.compile(r"(?:of|world(?:_?size)?|ws)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 ELEMENT_BYTES = (
     (re.compile("8|bool|char|byte", re.IGNORECASE), 1),
     (re.compile("16|half|short", re.IGNORECASE), 2),
@@ -53,20 +50,7 @@ def rank_of(timeline: Timeline, info: Any, path: Path) -> Timeline:
     rank, world = given.get("rank"), given.get("world_size")
     if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0:
         return replace(timeline, rank=rank, world_size=world if isinstance(world, int) and world > 0 else None)
-    rank, world = rank_in_name(path)
-    if rank is None:
-        return timeline
-    note = f"the trace does not give its rank; {rank} was taken from the file's name"
-    return replace(timeline, rank=rank, world_size=world).with_notes([note])
-
-
-def rank_in_name(path: Path) -> tuple[int | None, int | None]:
-    """Rank and world size that a file's name speaks of: ``rank3of8.json``, ``worker0_step_12.pt.trace.json``."""
-    found = RANK.search(path.name)
-    if found is None:
-        return None, None
-    world = WORLD.match(path.name, found.end()) or WORLD.search(path.name)
-    return int(found.group(1) or found.group(2)), int(world.group(1)) if world else None
+    return with_rank_of_name(timeline, path)
 
 
 def collectives_of(found: list[tuple[int, SpanArguments]], order: NDArray[np.intp], count: int) -> Collectives | None:

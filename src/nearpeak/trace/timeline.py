@@ -144,6 +144,10 @@ class Timeline:
     collectives: Collectives | None = None
     memory: MemorySamples | None = None
     rank: int | None = None
+    rank_guessed: bool = False
+    """Whether only the file's name speaks of it."""
+    process: str | None = None
+    """What tells the process from others of its machine, such as its number; None where it is not told."""
     world_size: int | None = None
     notes: tuple[str, ...] = ()
     """What was missing, wrong or inferred, each as a sentence."""
