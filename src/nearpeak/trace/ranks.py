@@ -1,7 +1,7 @@
 """Which rank each timeline of a run is, and which of several recordings of one rank is judged.
 
-A rank that the trace gives is taken; one that only the file's name speaks of is a guess, which gives way where two files
-of the same time bear it: `gpu-12_901.json` and `gpu-12_902.json` are two processes of one machine.
+A rank that the trace gives is taken; one that only the file's name speaks of is a guess, which gives way where two
+files of the same time bear it: `gpu-12_901.json` and `gpu-12_902.json` are two processes of one machine.
 """
 
 from __future__ import annotations
