@@ -51,6 +51,19 @@ def test_a_step_told_by_hand() -> None:
     assert list(found.copies) == ["DtoH pageable"]
 
 
+@pytest.mark.parametrize(("call", "cause"), [("hipMemcpyWithStream", "sync"), ("hipMemcpyAsync", "launch")])
+def test_what_a_blocking_copy_waits_beyond_its_end_is_synchronising(call: str, cause: str) -> None:
+    rows: list[Row] = [
+        (KERNEL, 0, 10, "gemm", -1),
+        (LAUNCH, 2, 18, call, 1),
+        (COPY, 10, 2, "CopyDeviceToHost", 1),
+        (LAUNCH, 20, 2, "hipLaunchKernel", 2),
+        (KERNEL, 22, 8, "gemm", 2),
+    ]
+    idle = only(rows, [(0, 30)]).idle_ns
+    assert (idle[cause], idle["launch"]) == ((8, 2) if cause == "sync" else (10, 10))
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "cause"),
     [(KERNEL, "gemm", "launch"), (COPY, "Memcpy DtoD", "host_work"), (KERNEL, "Memset (Device)", "host_work")],

@@ -44,6 +44,21 @@ def test_fp32_products_beside_tensor_cores() -> None:
     assert "bfloat16" in newer.remedy
 
 
+MI250: dict[str, Any] = {**V100, "compute_capability": (9, 0), "device_name": "AMD Instinct MI250X"}
+
+
+def test_on_amd_fp32_counts_on_matrix_cores_too() -> None:
+    """Numbers that look like Hopper's say nothing of an AMD device: its name does."""
+    (finding,) = precision_of_kernels.find(facts(**MI250))
+    assert "matrix cores could do in 16 bits" in finding.title
+    assert "float32_matmul" not in finding.remedy and "Tensor" not in finding.title + finding.verify
+    used = {**MI250, "kernels": (kernel(60, uses=True), kernel(40, "elementwise")), "tensor_core_share": 1.0}
+    assert precision_of_kernels.find(facts(**used))
+    assert not precision_of_kernels.find(facts(**{**MI250, "device_name": "AMD Instinct MI50"}))
+    nameless = replace(MI250["kernels"][0], name="Cijk_Ailk_Bljk_SB_MT64x64x16_SN")
+    assert not precision_of_kernels.find(facts(**{**MI250, "device_name": None, "kernels": (nameless,)}))
+
+
 def test_where_the_device_idles_too_precision_stands_below() -> None:
     (finding,) = precision_of_kernels.find(facts(compute=60, **V100))
     assert finding.severity == "info"

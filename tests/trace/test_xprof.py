@@ -32,6 +32,14 @@ def test_hosts_of_a_run_are_kept_apart(tmp_path: Path) -> None:
     assert [figures.host for figures in found] == ["worker-0", "worker-1"]
 
 
+def test_the_sum_of_all_hosts_does_not_count_beside_them(tmp_path: Path) -> None:
+    found = read_xprof(write_run(tmp_path, ("ALL_HOSTS", "worker-1", "worker-0"), **STEP))
+    assert [figures.host for figures in found] == ["worker-0", "worker-1"]
+    assert any("ALL_HOSTS" in note for note in found[0].notes)
+    (alone,) = read_xprof([path for path in tmp_path.iterdir() if path.name.startswith("ALL_HOSTS")])
+    assert alone.step_ms.tolist() == [100.0] * 3
+
+
 def test_one_file_of_the_run_is_enough(tmp_path: Path) -> None:
     files = write_run(tmp_path, **STEP)
     for path in files[:2]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nearpeak.diagnose.breakdown import IDLE_CAUSES, Breakdown
 from nearpeak.diagnose.intervals import NOTHING, Spans, covered, intersection, length, minus, size_within, union, within
-from nearpeak.trace.kinds import copy_route, is_pageable
+from nearpeak.trace.kinds import copy_route, is_blocking_copy, is_pageable
 from nearpeak.trace.timeline import Kind, Timeline
 
 __all__ = ["NEVER", "Attribution", "attribute", "launch_ends_ns", "launches_of", "leading_lanes"]
@@ -133,7 +133,10 @@ def _idle(timeline: Timeline, rows: Rows, calls: Rows, busy: Spans, window: tupl
         chosen = timeline.rows(kind)
         if kind != Kind.PROFILER:
             chosen = chosen[host[timeline.lane[chosen]]]
-        causes[cause] = intersection(rest, _time_of(timeline, chosen, window))
+        spent = _time_of(timeline, chosen, window)
+        if kind == Kind.SYNC:
+            spent = union(spent, within(_after_blocking_copies(timeline, rows, calls), *window))
+        causes[cause] = intersection(rest, spent)
         rest = minus(rest, causes[cause])
     ending = _causes_of_gaps(timeline, rows, calls, gaps, window)
     gap_of = np.searchsorted(gaps.start, rest.start, side="right") - 1
@@ -141,6 +144,19 @@ def _idle(timeline: Timeline, rows: Rows, calls: Rows, busy: Spans, window: tupl
         chosen = np.array([name == cause for name in GAP_CAUSES])[ending[gap_of]]
         causes[cause] = Spans(rest.start[chosen], rest.end[chosen])
     return causes
+
+
+def _after_blocking_copies(timeline: Timeline, rows: Rows, calls: Rows) -> Spans:
+    """From the end of copies on the device until the calls that waited for them returned."""
+    blocking = np.zeros(len(timeline.names), np.bool_)
+    waited = calls >= 0
+    for name in np.flatnonzero(np.bincount(timeline.name[calls[waited]], minlength=1)):
+        blocking[name] = is_blocking_copy(timeline.names[name])
+    waited[waited] = blocking[timeline.name[calls[waited]]]
+    rows, calls = rows[waited], calls[waited]
+    return covered(
+        timeline.start_ns[rows] + timeline.duration_ns[rows], timeline.start_ns[calls] + timeline.duration_ns[calls]
+    )
 
 
 def leading_lanes(timeline: Timeline) -> NDArray[np.bool_]:

@@ -17,8 +17,11 @@ FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for family, pattern in (
         ("set", r"^memset|fillbuffer"),
         ("optimizer", r"multi_tensor_apply|fused_?(adam|sgd|lamb|adagrad)|adam_kernel"),
-        ("attention", r"flash|fmha|attention|mha_(fwd|bwd)|sdpa|aiter.*fmha"),
-        ("convolution", r"conv|fprop|dgrad|wgrad|winograd|cudnn::cnn|scudnn|implicit_gemm|miopen.*(gemm|asm)|igemm_"),
+        ("attention", r"flash|fmha|attention|attn_(fwd|bwd)|mha_(fwd|bwd)|sdpa|bwd_kernel_(dk_dv|dq)"),
+        (
+            "convolution",
+            r"conv|fprop|dgrad|wgrad|winograd|cudnn::cnn|scudnn|implicit_gemm|miopen.*(gemm|asm)|igemm_|winograd_?fury",
+        ),
         ("matrix", r"gemm|gemv|cutlass|xmma|nvjet|cijk_|mfma|dot_kernel|matmul|splitkreduce|wgmma|cublas"),
         ("normalisation", r"layer_?norm|batch_?norm|bn_(fw|bw)|rms_?norm|group_?norm|gammabeta|welford"),
         ("embedding", r"embedding|index_?select|gather|scatter|index_put"),
@@ -29,21 +32,21 @@ FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 TENSOR_CORES = re.compile(
     r"tensorop|[hisde]?(884|1688|16816|16832|161616|16864)(gemm|cudnn|fprop|dgrad|wgrad|_)|[hi]mma|wmma|gmma|xmma_(gemm|"
     r"fprop|dgrad|wgrad|implicit)\w*(f16|bf16|tf32|i8|e4m3|e5m2)|nvjet|_mma_|tensor16x8|sm(80|86|89|90|100)_xmma|flash_|"
-    r"fmha|cudnn_(ampere|hopper)|\bmfma|_mi\d+x\d+|sm90_|warpspecialized|cutlass3x|sm100"
+    r"fmha|cudnn_(ampere|hopper)|\bmfma|_mi\d+x\d+|xdl|gtcx|attn_(fwd|bwd)|sm90_|warpspecialized|cutlass3x|sm100"
 )
 PLAIN_UNITS = re.compile(r"simt|ffma|_sgemm_(?!.*tensorop)|volta_sgemm|scudnn(?!.*(884|1688|tensor))")
 FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        ("8-bit", r"e4m3|e5m2|fp8|f8|i8816|i16832|int8|imma"),
+        ("8-bit", r"e4m3|e5m2|fp8|f8|i8816|i16832|int8|imma|cijk_[a-z]+_[a-z]+_(4x)?i8"),
         (
             "16-bit",
             r"bf16|bfloat16|f16(?!.*f32f32_f32)|fp16|half|h884|h1688|h16816|hgemm|16816|[_<]h[_,]|hmma|_[bh][bh]s_"
-            r"|nvjet_[ht]",
+            r"|nvjet_[ht]|cijk_[a-z]+_[a-z]+_[bh]([bh]|[bh]h|ss)?_",
         ),
-        ("tf32", r"tf32|s1688(gemm|cudnn|fprop|dgrad|wgrad)|tensor16x8x8"),
-        ("fp64", r"dgemm|double|f64|d884"),
-        ("fp32", r"sgemm|scudnn|float|f32|_sb_|ffma|simt"),
+        ("tf32", r"tf32|xf32|cijk_[a-z]+_[a-z]+_s_mx_|s1688(gemm|cudnn|fprop|dgrad|wgrad)|tensor16x8x8"),
+        ("fp64", r"dgemm|double|f64|fp64|d884|cijk_[a-z]+_[a-z]+_d"),
+        ("fp32", r"sgemm|scudnn|float|f32|fp32|_sb_|cijk_[a-z]+_[a-z]+_s|ffma|simt"),
     )
 )
 PRODUCTS = frozenset({"matrix", "convolution", "attention"})

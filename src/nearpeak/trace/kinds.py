@@ -9,7 +9,16 @@ import re
 
 from nearpeak.trace.timeline import Kind
 
-__all__ = ["call_kind", "copy_route", "is_input", "is_pageable", "kernel_kind", "span_kind", "step_number"]
+__all__ = [
+    "call_kind",
+    "copy_route",
+    "is_blocking_copy",
+    "is_input",
+    "is_pageable",
+    "kernel_kind",
+    "span_kind",
+    "step_number",
+]
 
 # Patterns are looked for in names in lower case: that is several times as fast as to ignore case. The signs before each
 # are parts of which one is in every name that the pattern matches: a quick look before the slow one.
@@ -47,6 +56,8 @@ ROUTE = re.compile(
 )
 
 
+BLOCKING_COPY = re.compile(r"^(cuda|cu|hip)memcpy(?!.*async)")
+"""Copies that return when they are done, such as `hipMemcpyWithStream`, with which PyTorch reads values on AMD."""
 TELLING = 256
 """Characters of a kernel's name that tell what it is; those of templates go on for thousands."""
 NAMED_INPUT = re.compile(
@@ -77,6 +88,11 @@ def _has(signs: tuple[str, ...], pattern: re.Pattern[str], lowered: str) -> bool
         if sign in lowered:
             return pattern.search(lowered) is not None
     return False
+
+
+def is_blocking_copy(name: str) -> bool:
+    """Whether a call copies and waits until that is done."""
+    return BLOCKING_COPY.search(name.lower()) is not None
 
 
 def span_kind(name: str, otherwise: Kind = Kind.SPAN) -> Kind:

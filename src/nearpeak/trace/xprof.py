@@ -46,7 +46,9 @@ JSON_COLUMNS |= {"compileTimeMs": "compile", "otherTimeMs": "unknown", "tcComput
 JSON_COLUMNS |= {"tcInfeedTimeMs": "wait_input", "tcOutfeedTimeMs": "output", "tcIdleTimeMs": "host_compute"}
 JSON_COLUMNS |= {"hostTransferTimeMs": "to_device"}
 
-TOOLS = ("overview_page", "input_pipeline", "input_pipeline_analyzer", "tensorflow_stats", "kernel_stats")
+TOOLS = ("overview_page", "input_pipeline", "input_pipeline_analyzer", "tensorflow_stats", "framework_op_stats")
+TOOLS += ("kernel_stats",)
+ALL_HOSTS = "ALL_HOSTS"
 ENDINGS = (".pb", ".json", ".pb.gz", ".json.gz")
 MOST_OPS = 50
 LONGEST_MS = 1e11
@@ -117,10 +119,19 @@ def read_xprof(paths: Sequence[Path]) -> list[XprofFigures]:
         hosts.setdefault((str(path.parent), host), []).append(path)
     if not hosts:
         raise DataError("no file of XProf was given.")
-    found = [_of_host(host, files) for (_, host), files in hosts.items()]
+    found = _without_sum([_of_host(host, files) for (_, host), files in hosts.items()])
     if not any(len(each.step_ms) or each.ops or each.stages for each in found):
         raise DataError(f"{paths[0]}: no figure of XProf is in it; give the *.xplane.pb file that it was made from.")
     return found
+
+
+def _without_sum(hosts: list[XprofFigures]) -> list[XprofFigures]:
+    """XProf writes figures of all hosts together beside those of each: they would count twice."""
+    single = [each for each in hosts if each.host != ALL_HOSTS]
+    if len(single) == len(hosts) or not any(len(each.step_ms) for each in single):
+        return hosts
+    note = f"the figures of {ALL_HOSTS} are the sum of the single hosts' and were left out"
+    return [replace(single[0], notes=(*single[0].notes, note)), *single[1:]]
 
 
 def _tool(path: Path) -> str | None:

@@ -7,7 +7,7 @@ import re
 from nearpeak.diagnose.facts import Facts
 from nearpeak.diagnose.gains import MOST, Portions, gain_of
 from nearpeak.diagnose.rules._common import costs, percent
-from nearpeak.diagnose.trace_facts import TraceFacts
+from nearpeak.diagnose.trace_facts import KernelFacts, TraceFacts
 from nearpeak.finding import Finding
 
 __all__ = ["find"]
@@ -20,6 +20,10 @@ COMPUTE_BOUND = 0.8
 FIRST_WITH_TENSOR_CORES, FIRST_WITH_BF16 = (7, 0), (8, 0)
 WITHOUT = re.compile(r"GTX 16\d\d|\bMX[45]\d\d\b|\bT[4-9]00\b|\bT1[02]00\b", re.IGNORECASE)
 """Turing chips without Tensor Cores, though their compute capability is 7.5."""
+AMD = re.compile(r"\bAMD\b|Instinct|Radeon|\bMI\d{2,3}|\bgfx\d", re.IGNORECASE)
+AMD_WITH = re.compile(r"\bMI[1-9]\d\d\w?\b|\bgfx(908|90a|94\d|950|11\d\d|12\d\d)", re.IGNORECASE)
+"""Those with matrix cores. ROCm gives AMD's devices numbers that look like compute capabilities, and are none."""
+AMD_KERNELS = ("Cijk_", "miopen", "ck::")
 
 
 def find(facts: Facts) -> list[Finding]:
@@ -27,11 +31,7 @@ def find(facts: Facts) -> list[Finding]:
     trace, breakdown = facts.trace, facts.breakdown
     if facts.run is not None or trace is None or breakdown is None or not _has_tensor_cores(trace):
         return []
-    fp32 = sum(
-        each.time_ns
-        for each in trace.kernels
-        if _is_plain_fp32(each.family, each.uses_tensor_cores, each.number_format)
-    )
+    fp32 = sum(each.time_ns for each in trace.kernels if _is_eligible(each, on_amd=_is_amd(trace)))
     products = trace.product_share or 0.0
     whole = sum(each.time_ns for each in trace.kernels)
     share = breakdown.share("compute") * (fp32 / whole if whole else 0.0)
@@ -39,13 +39,14 @@ def find(facts: Facts) -> list[Finding]:
         return []
     finding = costs(
         "precision",
-        f"{percent(share)} of the step is fp32 matrix work that its Tensor Cores could do"
+        f"{percent(share)} of the step is fp32 matrix work that its {_units(trace)} could do"
+        + (" in 16 bits" if _is_amd(trace) else "")
         + (": no kernel uses them" if not trace.tensor_core_share else ""),
         facts,
         gain_of(min(MOST, share), FASTER),
         remedy=_remedy(trace),
-        verify="Record again: the kernels' names must speak of Tensor Cores (h884, s1688, 16816, tensorop); compare "
-        "losses, which agree to about two digits, not bit for bit.",
+        verify=f"Record again: the kernels' names must speak of {_units(trace)} ({_signs(trace)}); compare losses, "
+        "which agree to about two digits, not bit for bit.",
         formula="eligible share of the step × 0.25 to 0.85, likely 0.6",
         eligible_share=share,
         compute_share=breakdown.share("compute"),
@@ -71,17 +72,37 @@ def _ranked_below_waste(finding: Finding, compute_share: float) -> Finding:
     )
 
 
-def _is_plain_fp32(family: str, uses_tensor_cores: bool, number_format: str) -> bool:
-    return family in ("matrix", "convolution", "attention") and not uses_tensor_cores and number_format == "fp32"
+def _is_eligible(kernel: KernelFacts, *, on_amd: bool) -> bool:
+    """AMD's matrix cores take fp32 as well, at a quarter of their pace for 16 bits or less."""
+    is_product = kernel.family in ("matrix", "convolution", "attention")
+    return is_product and kernel.number_format == "fp32" and (on_amd or not kernel.uses_tensor_cores)
+
+
+def _is_amd(trace: TraceFacts) -> bool:
+    if trace.device_name:
+        return AMD.search(trace.device_name) is not None
+    return any(kernel.name.startswith(AMD_KERNELS) for kernel in trace.kernels)
 
 
 def _has_tensor_cores(trace: TraceFacts) -> bool:
     """False where it is not known."""
     capability, name = trace.compute_capability, trace.device_name or ""
+    if _is_amd(trace):
+        return AMD_WITH.search(name) is not None
     return capability is not None and capability >= FIRST_WITH_TENSOR_CORES and not WITHOUT.search(name)
 
 
+def _units(trace: TraceFacts) -> str:
+    return "matrix cores" if _is_amd(trace) else "Tensor Cores"
+
+
+def _signs(trace: TraceFacts) -> str:
+    return "Cijk_…_BBS_ or _HHS_ with _MI" if _is_amd(trace) else "h884, s1688, 16816, tensorop"
+
+
 def _remedy(trace: TraceFacts) -> str:
+    if _is_amd(trace):
+        return "torch.autocast('cuda', dtype=torch.bfloat16) around the forward pass."
     if trace.compute_capability is not None and trace.compute_capability >= FIRST_WITH_BF16:
         return (
             "torch.autocast('cuda', dtype=torch.bfloat16) around the forward pass; or, with less rounding, tf32: "
