@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nearpeak.cli._recompute import check_auto, chosen_recompute, print_recompute, recompute_document
+
 if TYPE_CHECKING:
+    from nearpeak.planner.recompute import RecomputeChoice
     from nearpeak.predict.cards import DeviceModel
     from nearpeak.predict.memory import MemoryForecast
     from nearpeak.predict.reading import Reading
@@ -39,10 +42,12 @@ def command() -> None:
 @click.option("--optimizer", default="adamw", show_default=True, help="adamw, adam, sgd, sgd-momentum, …")
 @click.option("--implementation", default="foreach", show_default=True, help="foreach, fused, for-loop.")
 @click.option(
-    "--recompute", type=click.Choice(["none", "model", "blocks", "every_nth", "selective"]), default="none",
-    show_default=True, help="What backward computes again; model: as the model's own checkpointing does.",
+    "--recompute", type=click.Choice(["none", "model", "blocks", "every_nth", "selective", "auto"]), default="none",
+    show_default=True, help="What backward computes again; model: its own way; auto: as little as the memory allows.",
 )  # fmt: skip
 @click.option("--recompute-every", type=click.IntRange(min=2), default=2, show_default=True, help="With every_nth.")
+@click.option("--memory-budget", help="With auto: share of the activations, such as 0.5, or a peak, such as 10GiB.")
+@click.option("--save-plan", type=click.Path(dir_okay=False, path_type=Path), help="With auto: write the plan here.")
 @click.option("--lora", "lora_rank", type=click.IntRange(min=1), help="Train adapters of this rank only.")
 @click.option("--task", help="Head of an HF model: causal-lm, sequence-classification, …")
 @click.option("--source", default=None, help="huggingface, timm, torchvision, function; else by the name.")
@@ -70,10 +75,16 @@ def memory(model: str, output: Path | None, force: bool, as_json: bool, **given:
     if given["find_batch"] and not (given["gpu_name"] or given["gpu_memory"]):
         raise click.UsageError("--find-batch needs --gpu or --gpu-memory: the card that it shall fit.")
     request, card = _request(model, given), _card(given)
+    check_auto(given, force)
     reading = _reading(request, given)
-    trace, request, found = _trace(request, card, reading, given)
+    recompute: RecomputeChoice | None = None
+    if given["recompute"] == "auto":
+        trace, recompute = chosen_recompute(request, card, given, lambda t: _forecast(t, card, reading, given))
+        found = None
+    else:
+        trace, request, found = _trace(request, card, reading, given)
     forecast = _forecast(trace, card, reading, given)
-    document = _document(request, card, forecast, found)
+    document = _document(request, card, forecast, found) | recompute_document(recompute)
     if output is not None:
         _write(output, request, card, forecast, document)
     if as_json:
@@ -82,6 +93,8 @@ def memory(model: str, output: Path | None, force: bool, as_json: bool, **given:
         click.echo(to_json(document))
     else:
         _print(request, card, forecast, found)
+        if recompute is not None:
+            print_recompute(recompute)
     return 0
 
 
@@ -93,7 +106,7 @@ def _request(model: str, given: dict[str, Any]) -> CaptureRequest:
 
     policy = given["recompute"]
     own = policy == "model" or (policy == "blocks" and _kind(model, given["source"]) in ("huggingface", "timm"))
-    applied = policy not in ("none", "model") and not own
+    applied = policy not in ("none", "model", "auto") and not own
     card = _card(given)
     return CaptureRequest(
         model=model,

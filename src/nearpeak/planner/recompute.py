@@ -95,18 +95,9 @@ class Recomputer:
         """The allocated peak may be this."""
         return self._corrected(lambda trace: peaks(trace).peak_allocated - wanted_bytes, wanted_bytes, wanted_bytes)
 
-    def for_card(self, fits: Callable[[StepTrace], bool], usable_bytes: int) -> RecomputeChoice:
-        """The least arithmetic for which a predicate on the step holds; `usable_bytes` is where the search begins."""
-        if fits(self.plain):
-            return self._choice(Chosen((), 0.0, 0), None, met=True)
-        step = max(1, self.activation_bytes // 50)
-        limit = min(usable_bytes, self.plain_peak_bytes - step)
-        while (chosen := self._search.cheapest(limit - self._beside)) is not None:
-            if fits(self.trace_with(chosen)):
-                return self._choice(chosen, None, met=True)
-            limit = min(limit, peaks(self.trace_with(chosen)).peak_allocated) - step
-        least = self._least()
-        return self._choice(least, None, met=fits(self.trace_with(least)))
+    def for_card(self, excess_of: Callable[[StepTrace], int]) -> RecomputeChoice:
+        """`excess_of` tells how many bytes a step takes more than a card has; not above 0 where it fits."""
+        return self._corrected(excess_of, None, self.plain_peak_bytes - excess_of(self.plain))
 
     def trace_with(self, chosen: Chosen) -> StepTrace:
         """The step under a choice, captured."""
@@ -122,7 +113,9 @@ class Recomputer:
             self._verified[blocks] = capture(request, time_limit_s=self._time_limit_s)
         return self._verified[blocks]
 
-    def _corrected(self, excess_of: Callable[[StepTrace], int], wanted_bytes: int, limit_bytes: int) -> RecomputeChoice:
+    def _corrected(
+        self, excess_of: Callable[[StepTrace], int], wanted_bytes: int | None, limit_bytes: int
+    ) -> RecomputeChoice:
         """Search, verify, and search again by as much as the search was wrong."""
         if excess_of(self.plain) <= 0:
             return self._choice(Chosen((), 0.0, 0), wanted_bytes, met=True)
