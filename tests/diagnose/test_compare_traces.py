@@ -108,3 +108,26 @@ def test_the_recorded_pair_is_explained() -> None:
     changes = {each.cause: each.change_ms for each in compared.causes}
     assert changes["input"] < -30 and changes["launch"] + changes["host_work"] > 10
     assert compared.whole.second_ms / compared.whole.first_ms == pytest.approx(1 - 0.089, abs=0.01)
+
+
+def test_traces_of_unlike_length_without_marks_compare_by_step(tmp_path: Path) -> None:
+    """Six steps and twelve of the same job, no ranges in either: nothing changed."""
+    runs = []
+    for steps in (6, 12):
+        path = write_export(
+            tmp_path / f"{steps}.sqlite", processes=1, steps=steps, without=("NVTX_EVENTS",), more_kernels=8
+        )
+        runs.append(traced_run(path.name, read_nsys(path)))
+    compared = compare_traces(*runs)
+    assert compared.whole.first_ms == compared.whole.second_ms == pytest.approx(10)
+    assert all(each.change_ms == pytest.approx(0) for each in (*compared.causes, *compared.kernels))
+    assert sum("steps are not marked" in each for each in compared.unknown) == 2
+    assert not any("whole trace counts as one" in each for each in compared.unknown)
+
+
+def test_where_whole_traces_are_steps_it_is_told(tmp_path: Path) -> None:
+    runs = []
+    for steps in (3, 4):
+        path = write_export(tmp_path / f"{steps}.sqlite", processes=1, steps=steps, without=("NVTX_EVENTS",))
+        runs.append(traced_run(path.name, read_nsys(path)))
+    assert any("whole trace counts as one step" in each for each in compare_traces(*runs).unknown)

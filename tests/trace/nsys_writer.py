@@ -22,7 +22,7 @@ SCHEMA = {
 }
 OLD_KERNEL = "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, demangledName INT"
 NAMES = ("gemm_kernel", "ncclDevKernel_AllReduce_Sum_f32", "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020")
-NAMES += ("cudaDeviceSynchronize_v3020", "train_step")
+NAMES += ("cudaDeviceSynchronize_v3020", "train_step", "multi_tensor_apply_kernel<Adam>", "softmax_backward")
 
 
 def global_pid(process: int) -> int:
@@ -30,7 +30,13 @@ def global_pid(process: int) -> int:
 
 
 def write_export(
-    path: Path, *, processes: int = 2, steps: int = 4, without: tuple[str, ...] = (), old: bool = False
+    path: Path,
+    *,
+    processes: int = 2,
+    steps: int = 4,
+    without: tuple[str, ...] = (),
+    old: bool = False,
+    more_kernels: int = 0,
 ) -> Path:
     """Processes with 10 ms steps: a pageable copy of 1 ms, a kernel of 4 ms, an exchange of 2 ms, a wait for input."""
     path.unlink(missing_ok=True)
@@ -44,6 +50,7 @@ def write_export(
     for process in range(processes):
         for step in range(steps):
             _write_step(database, without, process, step, old)
+            _write_small_kernels(database, process, step, more_kernels)
     if "TARGET_INFO_GPU" not in without:
         rows = [(device, "NVIDIA A100-SXM4-40GB", 42_949_672_960, 8, 0, 108) for device in range(processes)]
         database.executemany("INSERT INTO TARGET_INFO_GPU VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -78,3 +85,23 @@ def _write_step(database: sqlite3.Connection, without: tuple[str, ...], process:
         for start, end, text, text_id in [*ranges, (2_000_000, 9_300_000, None, 5)]:
             row = (begin + start, begin + end, 59, text, tid, text_id)
             database.execute("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def _write_small_kernels(database: sqlite3.Connection, process: int, step: int, count: int) -> None:
+    """At the end of a step: one kernel of the update and others of the backward pass, as if of one CUDA graph."""
+    begin = 1_000_000_000 + step * 10_000_000 + 9_300_000
+    for number in range(count):
+        name = 6 if number == 0 else 7
+        start = begin + 50_000 * number
+        row = (
+            start,
+            start + 40_000,
+            process,
+            1,
+            7,
+            process * 1000 + step * 10 + 1,
+            global_pid(process + 500),
+            name,
+            name,
+        )
+        database.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * len(row))})", row)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nsys_writer import write_export
+from nsys_writer import global_pid, write_export
 
+from nearpeak.diagnose.attribution import attribute
 from nearpeak.errors import DataError
 from nearpeak.trace.kinds import copy_route, is_pageable
 from nearpeak.trace.nsys import is_nsys, read_nsys
@@ -44,8 +45,30 @@ def test_work_calls_and_ranges_have_their_kinds(tmp_path: Path) -> None:
 def test_without_ranges_the_working_time_is_one_window_and_it_says_so(tmp_path: Path) -> None:
     (timeline,) = read_nsys(write_export(tmp_path / "bare.sqlite", processes=1, without=("NVTX_EVENTS",)))
     assert len(timeline.steps) == 1
-    assert timeline.steps.inferred is not None and "NVTX" in timeline.steps.inferred
+    assert timeline.steps.inferred is not None and "work on a device" in timeline.steps.inferred
     assert any("NVTX_EVENTS" in note for note in timeline.notes)
+
+
+def test_without_ranges_steps_are_where_the_same_kernels_repeat(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "bare.sqlite", processes=1, steps=6, without=("NVTX_EVENTS",), more_kernels=8)
+    (timeline,) = read_nsys(path)
+    assert (timeline.steps.end_ns - timeline.steps.start_ns).tolist() == [10_000_000] * 5
+    assert "repeat" in (timeline.steps.inferred or "")
+
+
+def test_without_calls_the_table_of_synchronisations_tells_of_waits(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "sync.sqlite", processes=1, without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
+    with sqlite3.connect(path) as database:
+        columns = "start INT, end INT, deviceId INT, globalPid INT, syncType INT"
+        database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION ({columns})")
+        for step, kind in enumerate((3, 4, 2)):  # a stream that waits for an event keeps no host waiting
+            begin = 1_009_200_000 + 10_000_000 * step
+            row = (begin, begin + 100_000, 0, global_pid(500), kind)
+            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES (?, ?, ?, ?, ?)", row)
+    database.close()
+    (timeline,) = read_nsys(path)
+    assert len(timeline.rows(Kind.SYNC)) == 2
+    assert attribute(timeline).idle["sync"].start.tolist() == [9_200_000, 19_200_000]
 
 
 @pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMSET", "TARGET_INFO_GPU"])

@@ -163,10 +163,12 @@ def leading_lanes(timeline: Timeline) -> NDArray[np.bool_]:
     """Threads that hand work to the device or hold the steps: others may wait as long as they like."""
     lanes = np.zeros(len(timeline.lanes), bool)
     lanes[timeline.used(timeline.lane, timeline.kind == Kind.LAUNCH)] = True
+    if not lanes.any():  # calls were not recorded: any thread may be the one
+        return np.ones(len(timeline.lanes), bool)
     waiting = timeline.used(timeline.lane, timeline.kind == Kind.INPUT)
     if not lanes[waiting].any():
         lanes[waiting] = True
-    return lanes if lanes.any() else np.ones(len(timeline.lanes), bool)
+    return lanes
 
 
 GAP_CAUSES = ("host_work", "launch", "other")

@@ -38,6 +38,8 @@ class TracedRun:
     """By name: time in ms and count, per step of one device. Work that runs at once counts for each."""
     devices: int = 1
     device_name: str | None = None
+    steps_inferred: str | None = None
+    """How steps were found where the trace does not mark them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def traced_run(name: str, timelines: Sequence[Timeline]) -> TracedRun:
         kernels=_kernels(parts),
         devices=len(parts),
         device_name=next((device.name for line, _ in parts for device in line.devices if device.name), None),
+        steps_inferred=next((line.steps.inferred for line, _ in parts if line.steps.inferred), None),
     )
 
 
@@ -175,4 +178,11 @@ def _unlike(first: TracedRun, second: TracedRun) -> list[str]:
         found.append(f"{first.devices} and {second.devices} devices were traced: means over them are compared.")
     if bool(first.kernels) != bool(second.kernels):
         found.append("Only one of the two holds single kernels: kernels cannot be compared.")
+    inferred = [run for run in (first, second) if run.steps_inferred]
+    found += [f"{run.name}: steps are not marked: {run.steps_inferred}." for run in inferred]
+    if any(len(run.step_ms) == 1 for run in inferred):
+        found.append(
+            "Where a whole trace counts as one step, shares of its time compare, but no times, nor numbers of kernels: "
+            "mark the steps (`torch.cuda.nvtx.range_push('step')`), or record equally many."
+        )
     return found

@@ -68,7 +68,8 @@ def _notes(timelines: Sequence[Timeline]) -> list[str]:
     """The same note of many files is told once."""
     told: dict[str, list[str]] = {}
     for timeline in timelines:
-        for note in timeline.notes:
+        inferred = timeline.steps.inferred
+        for note in (*timeline.notes, *([f"steps are not marked: {inferred}"] if inferred else [])):
             told.setdefault(note, []).append(timeline.source)
     every = len(timelines)
     return [

@@ -1,7 +1,7 @@
 """Reads the SQLite export of Nsight Systems (`nsys export --type sqlite`), of any version, into timelines.
 
 One process with work on a device is one timeline; ranks are not told. Steps are the NVTX ranges whose names look like
-steps; where there are none, the time in which devices worked is one window, and the timeline says so.
+steps; where there are none, steps are cut where the same kernels repeat, else the time in which devices worked is one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearpeak.errors import DataError
-from nearpeak.trace.assembly import LATEST_NS, LONGEST_NS, Assembly, kinds_of
+from nearpeak.trace.assembly import Assembly, kinds_of
 from nearpeak.trace.kinds import call_kind, kernel_kind, span_kind
 from nearpeak.trace.nsys_tables import MISSING, Tables, open_export, process_of, thread_of
-from nearpeak.trace.step_ranges import Ranges, steps_from_phases, steps_from_ranges, whole_window
+from nearpeak.trace.step_ranges import Ranges, steps_from_phases, steps_from_ranges
+from nearpeak.trace.steps import with_some_steps
 from nearpeak.trace.timeline import Device, Kind, Steps, Timeline
 
 __all__ = ["is_nsys", "read_nsys"]
@@ -28,6 +29,9 @@ GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 SETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+HOST_WAITS = (1, 3, 4)
+"""Of its syncType: the host waits for an event, a stream, a context; the other is a stream that waits for an event."""
 OVERHEADS = ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD")
 RANGES = "NVTX_EVENTS"
 PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
@@ -113,7 +117,7 @@ class _Export:
         self.notes: list[str] = []
         self._names = _Names()
         self._work = _merged_work([self._kernels(), self._graphs(), self._copies(), self._sets()])
-        self._host = _merged_host([self._calls(), *self._overheads(), self._ranges()])
+        self._host = _merged_host([self._calls(), self._waits(), *self._overheads(), self._ranges()])
         self._find_processes()
         self.processes = self._working_processes()
         self._missing()
@@ -200,6 +204,16 @@ class _Export:
         name, kind = self._texts(columns["nameId"], call_kind)
         return _hosted(columns, name, kind, columns["correlationId"])
 
+    def _waits(self) -> _Host:
+        """Synchronisations, where the calls that made them were not traced."""
+        known = self.tables.has(CALLS)
+        columns = self.tables.numbers("" if known else SYNCS, ("start", "end", "globalPid", "syncType"))
+        by_host = np.isin(columns["syncType"], HOST_WAITS)
+        kept = {key: column[by_host] for key, column in columns.items()}
+        kept["globalTid"] = kept["globalPid"]
+        name = np.full(len(kept["start"]), self._names.of("synchronisation"))
+        return _hosted(kept, name, np.full(len(name), Kind.SYNC))
+
     def _overheads(self) -> Iterable[_Host]:
         for table in OVERHEADS:
             columns = self.tables.numbers(table, ("start", "end", "globalTid", "nameId", "overheadType"))
@@ -252,7 +266,7 @@ class _Export:
         label = self._label(process)
         self._add_work(assembly, process, label)
         self._add_host(assembly, process, label)
-        return assembly.timeline(self._steps(process))
+        return with_some_steps(assembly.timeline(self._steps(process)))
 
     def _add_work(self, assembly: Assembly, process: int, label: str) -> None:
         work = self._work
@@ -298,16 +312,7 @@ class _Export:
             name=back,
             names=tuple(texts[each] for each in used.tolist()),
         )
-        return steps_from_ranges(ranges) or steps_from_phases(ranges) or self._window(process)
-
-    def _window(self, process: int) -> Steps | None:
-        """All the time in which the devices of the process worked."""
-        work = self._work
-        near = (np.abs(work.start_ns) < LATEST_NS) & (np.abs(work.end_ns) < LATEST_NS)
-        rows = np.flatnonzero((work.process == process) & near)
-        first, last = int(work.start_ns[rows].min(initial=LATEST_NS)), int(work.end_ns[rows].max(initial=0))
-        why = "no NVTX range looks like a step: everything from the first to the last device work is one window"
-        return whole_window(first, last, why) if 0 < last - first < LONGEST_NS else None
+        return steps_from_ranges(ranges) or steps_from_phases(ranges)
 
     def _label(self, process: int) -> str:
         for number, name in self.tables.rows("PROCESSES", ("pid", "name")):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nearpeak.trace.assembly import LATEST_NS, LONGEST_NS
 from nearpeak.trace.timeline import Steps
 
-__all__ = ["Ranges", "steps_from_phases", "steps_from_ranges", "whole_window"]
+__all__ = ["Ranges", "steps_from_phases", "steps_from_ranges"]
 
 Int64s = NDArray[np.int64]
 
@@ -105,11 +105,6 @@ def _in_order(rows: list[int], ranges: Ranges) -> Int64s:
     found = np.array(rows, dtype=np.int64)
     found = found[np.argsort(ranges.start_ns[found], kind="stable")]
     return _outermost(found, ranges.start_ns, ranges.end_ns)
-
-
-def whole_window(start_ns: int, end_ns: int, why: str) -> Steps:
-    """One window over everything, where no step is told."""
-    return Steps(number=np.zeros(1, np.int64), start_ns=np.array([start_ns]), end_ns=np.array([end_ns]), inferred=why)
 
 
 def _best_family(ranges: Ranges) -> Int64s | None:

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearpeak.trace.kinds import step_number
+from nearpeak.trace.repeats import repeated_steps
 from nearpeak.trace.timeline import Kind, Steps, Timeline
 
-__all__ = ["find_steps"]
+__all__ = ["find_steps", "with_some_steps"]
 
 FEWEST_REPEATS = 2
+DEVICE_WORK = (Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY)
 
 
 def find_steps(timeline: Timeline) -> Timeline:
@@ -20,10 +22,17 @@ def find_steps(timeline: Timeline) -> Timeline:
     marked = _marked(timeline)
     if marked is not None:
         return replace(timeline, steps=marked)
-    steps = _between_updates(timeline) or _whole(timeline)
+    steps = _between_updates(timeline) or repeated_steps(timeline) or _whole(timeline)
     if steps is None:
         return timeline.with_notes(["the trace holds no event: there is no step to judge"])
-    return replace(timeline, steps=steps).with_notes([f"steps are not marked: {steps.inferred}"])
+    return replace(timeline, steps=steps)
+
+
+def with_some_steps(timeline: Timeline) -> Timeline:
+    """The same; where no range told its steps, with those that repeat, or with the time in which devices worked."""
+    if len(timeline.steps) or not len(timeline):
+        return timeline
+    return replace(timeline, steps=repeated_steps(timeline) or _whole(timeline, of_devices=True) or timeline.steps)
 
 
 def _marked(timeline: Timeline) -> Steps | None:
@@ -70,13 +79,17 @@ def _last_of_bursts(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> N
     return end_ns[np.append(gaps_ns > gaps_ns.max() / 10, True)]
 
 
-def _whole(timeline: Timeline) -> Steps | None:
-    """The whole trace as one step."""
-    rows = np.flatnonzero(timeline.kind != Kind.OTHER)
+def _whole(timeline: Timeline, *, of_devices: bool = False) -> Steps | None:
+    """The whole trace as one step, or as much of it as devices worked in, if any did."""
+    rows = timeline.rows(*DEVICE_WORK) if of_devices else np.zeros(0, np.intp)
+    on_devices = len(rows) > 0
+    rows = rows if on_devices else np.flatnonzero(timeline.kind != Kind.OTHER)
     if not len(rows):
         return None
     start_ns, end_ns = timeline.start_ns[rows].min(), timeline.end_ns[rows].max()
     if end_ns <= start_ns:
         return None
     how = "the whole trace, from its first event to its last, counts as one"
+    if on_devices:
+        how = "everything from the first to the last work on a device counts as one"
     return Steps(number=np.array([0]), start_ns=np.array([start_ns]), end_ns=np.array([end_ns]), inferred=how)

@@ -17,6 +17,7 @@ from nearpeak.trace import xplane_names as names
 from nearpeak.trace.assembly import Assembly, kinds_of
 from nearpeak.trace.octets import octets_of
 from nearpeak.trace.step_ranges import Ranges, steps_from_ranges
+from nearpeak.trace.steps import with_some_steps
 from nearpeak.trace.timeline import Device, Kind, Steps, Timeline
 from nearpeak.trace.wire import Buffer, WireError
 from nearpeak.trace.xspace import Line, Plane, planes_of
@@ -83,7 +84,7 @@ class _Reading:
             self.assembly.notes.append("No line of the file holds an event.")
         if not self.assembly.devices:
             self.assembly.notes.append("The file has no device's plane: only the host was traced.")
-        timeline = self.assembly.timeline(steps)
+        timeline = with_some_steps(self.assembly.timeline(steps))
         if timeline.origin_ns < EARLIEST_EPOCH_NS and self.epoch_ns:
             timeline = replace(timeline, origin_ns=timeline.origin_ns + self.epoch_ns)
         return timeline
