@@ -126,7 +126,7 @@ class Plan:
 
 def operator_key(name: str) -> str:
     """An operator's name in a choice: kernels of attention are one, whichever the device has."""
-    return "attention" if name.startswith("_scaled_dot_product_") else name
+    return "attention" if name.startswith("_scaled_dot_product_") or name.endswith("_attention_forward") else name
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import classifier, text_job, texts
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nearpeak import Run
 from nearpeak.errors import SettingError, UnsupportedError
-from nearpeak.plan import BlockRecompute, Plan, load_plan, save_plan
+from nearpeak.plan import BlockRecompute, LoaderSettings, Plan, load_plan, save_plan
 from nearpeak.train import chosen
+from nearpeak.train.batches import default_collate
 from nearpeak.train.chosen import Recomputation
 from nearpeak.train.recompute import apply_recompute
 
 pytest.importorskip("transformers")
+INLINE = LoaderSettings(workers=0)
 ON_CPU_IN_PLACE = ("empty_like", "bernoulli.p")
 """Dropout on CPUs fills and scales a mask in place."""
 
@@ -51,7 +55,8 @@ def bert() -> tuple[torch.nn.Module, dict[str, Any]]:
     from transformers import BertConfig, BertForSequenceClassification
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
-    model = BertForSequenceClassification(BertConfig(vocab_size=50, num_labels=3, **sizes))
+    config = BertConfig(vocab_size=50, num_labels=3, attention_probs_dropout_prob=0.0, **sizes)
+    model = BertForSequenceClassification(config)
     ids = torch.randint(5, 50, (3, 9))
     return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([0, 1, 2])}
 
@@ -268,14 +273,25 @@ def test_a_plan_of_another_model_is_refused() -> None:
     blocks = planned(model, batch)
     with pytest.raises(UnsupportedError, match=r"no module bert\.encoder\.layer\.0"):
         apply_recompute(made("gpt2")[0], "chosen", blocks=blocks)
-    model.config.hidden_dropout_prob = 0.0
+    model.set_attn_implementation("eager")
+    undo, _ = apply_recompute(model, "chosen", blocks=blocks)
+    said = r"block bert\.encoder\.layer\.0 calls bmm as its product 4, the plan has attention.*Choose anew"
+    with pytest.raises(UnsupportedError, match=said):
+        model(**batch)
+    undo()
+
+
+def test_what_stands_between_products_may_differ() -> None:
+    """A mask, which some micro-batches need and others do not, and dropout that is off."""
+    model, batch = made("bert")
+    undo, _ = apply_recompute(model, "chosen", blocks=planned(model, batch))
+    batch["attention_mask"][0, 5:] = 0
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    undo, _ = apply_recompute(model, "chosen", blocks=blocks)
-    with pytest.raises(UnsupportedError, match=r"block bert\.encoder\.layer\.0 calls .* the plan has .*Choose anew"):
-        model(**batch)
+    again = gradients(model, batch)
     undo()
+    assert furthest(again, gradients(model, batch)) == 0
 
 
 def test_fewer_operators_than_planned_are_refused() -> None:
@@ -283,7 +299,7 @@ def test_fewer_operators_than_planned_are_refused() -> None:
     first, *others = planned(model, batch)
     longer = BlockRecompute(modules=first.modules, operators=(*first.operators, "addmm:k"))
     undo, _ = apply_recompute(model, "chosen", blocks=(longer, *others))
-    with pytest.raises(UnsupportedError, match="calls nothing as its operator"):
+    with pytest.raises(UnsupportedError, match="calls nothing as its product 8, the plan has addmm"):
         model(**batch)
     undo()
 
@@ -323,3 +339,26 @@ def test_letters_and_tables_belong_together() -> None:
         BlockRecompute(modules=("a.0",), operators=("addmm:x",))
     with pytest.raises(SettingError, match="go together"):
         Plan(recompute="chosen")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_learns_the_same(precision: Any) -> None:
+    """Every loss of a job with dropout, and its weights at the end."""
+
+    def job() -> Any:
+        return text_job(model=classifier(hidden_dropout_prob=0.1, num_hidden_layers=3), data=texts(24), epochs=1)
+
+    def run(**recompute: Any) -> tuple[list[float], list[torch.Tensor]]:
+        plan = Plan(precision=precision, micro_batching="fixed", micro_batch=3, loader=INLINE, **recompute)
+        run = Run(job(), plan)
+        return [step.loss for step in run], [p.detach().clone() for p in run.model.parameters()]
+
+    drawn = Drawn("krh", 3)
+    model = job().model.train()
+    casts = torch.autocast("cpu", dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    with applied(model, drawn), casts:
+        model(**default_collate(texts(3)))
+    losses, weights = run()
+    again, others = run(recompute="chosen", recompute_blocks=drawn.plan())
+    assert again == losses
+    assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))

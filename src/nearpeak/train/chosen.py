@@ -22,6 +22,8 @@ from nearpeak.train.replay import Call, Made, Outside, Part, generator_state, re
 
 __all__ = ["Choices", "Recomputation", "apply_chosen"]
 
+PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "convolution", "attention", "_scaled_mm", "_grouped_mm"])
+"""Operators by which a plan is told from one for another model."""
 NEVER_AGAIN = ("batch_norm", "empty", "rand")
 """In the names of operators that change more than they return, or whose result others fill in."""
 
@@ -41,7 +43,8 @@ class Choices(Protocol):
 
 
 class PlannedChoices:
-    """As a plan has them; a block that calls other operators than the plan knows is refused."""
+    """As a plan has them. A block with other products than the plan knows is refused; what stands between them may differ,
+    as with a mask and without: a tensor that the plan does not know is kept."""
 
     def __init__(self, blocks: Iterable[BlockRecompute]) -> None:
         self._planned: dict[str, list[tuple[str, str]]] = {
@@ -53,19 +56,26 @@ class PlannedChoices:
         self._next = dict.fromkeys(self._planned, 0)
 
     def choices(self, block: str, operator: str, tensors: int) -> str:
-        """Those of the next operator, if it is the planned one."""
+        """Those of the next operator of this name before the next product, of the next product if it is one."""
         planned, position = self._planned[block], self._next[block]
-        self._next[block] += 1
-        name, choices = planned[position] if position < len(planned) else ("nothing", "")
-        if name != operator:
-            raise _stale(block, position, name, operator)
-        return choices
+        while position < len(planned):
+            name, choices = planned[position]
+            position += 1
+            if name == operator:
+                self._next[block] = position
+                return choices
+            if name in PRODUCTS:
+                break
+        if operator in PRODUCTS:
+            raise _stale(block, operator, planned, self._next[block])
+        return ""
 
     def end(self) -> None:
+        """Nothing may be left of a block that ran."""
         for block, position in self._next.items():
-            planned = self._planned[block]
-            if position not in (0, len(planned)):
-                raise _stale(block, position, planned[position][0], "nothing")
+            left = [name for name, _ in self._planned[block][position:] if name in PRODUCTS]
+            if position and left:
+                raise _stale(block, "nothing", self._planned[block], position)
 
 
 def _split(entry: str) -> tuple[str, str]:
@@ -73,9 +83,12 @@ def _split(entry: str) -> tuple[str, str]:
     return name, choices
 
 
-def _stale(block: str, position: int, planned: str, called: str) -> UnsupportedError:
+def _stale(block: str, called: str, planned: list[tuple[str, str]], position: int) -> UnsupportedError:
+    products = [name for name, _ in planned if name in PRODUCTS]
+    passed = sum(name in PRODUCTS for name, _ in planned[:position])
+    expected = products[passed] if passed < len(products) else "nothing"
     return UnsupportedError(
-        f"recompute='chosen': block {block} calls {called} as its operator {position + 1}, the plan has {planned}: "
+        f"recompute='chosen': block {block} calls {called} as its product {passed + 1}, the plan has {expected}: "
         "it was made for another model, version, precision or device. Choose anew: "
         "nearpeak predict memory … --recompute auto."
     )
