@@ -43,8 +43,8 @@ class Choices(Protocol):
 
 
 class PlannedChoices:
-    """As a plan has them. A block with other products than the plan knows is refused; what stands between them may differ,
-    as with a mask and without: a tensor that the plan does not know is kept."""
+    """As a plan has them. A block with other products than the plan knows is refused; what stands between them may
+    differ, as with a mask and without: a tensor that the plan does not know is kept."""
 
     def __init__(self, blocks: Iterable[BlockRecompute]) -> None:
         self._planned: dict[str, list[tuple[str, str]]] = {
