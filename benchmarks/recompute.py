@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,12 @@ def measured(name: str, request: CaptureRequest, quick: bool) -> tuple[dict[str,
     _print_ours(name, ours, chosen)
     figures: dict[str, Any] = {"budgets": {budget: _figures(choice) for budget, choice in chosen.items()}}
     targets = [Target(f"{name}: extra FLOPs with half the activations, %", 100 * chosen[0.5].extra_share, 2.0, True)]
-    for title, points in (
-        ("checkpointing", every_nth(ours, (2,) if quick else EVERY)),
-        ("torch's budgets", partitioned(ours, BUDGETS[4:5] if quick else (*BUDGETS, 0.1), quick)),
-    ):
+    others: dict[str, Callable[[], list[Point]]] = {
+        "checkpointing": lambda: every_nth(ours, (2,) if quick else EVERY),
+        "torch's budgets": lambda: partitioned(ours, BUDGETS[4:5] if quick else (*BUDGETS, 0.1), quick),
+    }
+    for title, made in others.items():
+        points = made()
         beaten = {point.name: ours.for_peak(point.peak_bytes) for point in points}
         _print_others(f"{name}: {title}, and nearpeak at the same peak", points, beaten)
         figures[title] = [{"name": p.name, "peak_bytes": p.peak_bytes, "extra_share": p.extra_share,

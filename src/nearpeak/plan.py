@@ -117,6 +117,11 @@ class Plan:
             raise SettingError(
                 f"Plan(recompute_every={self.recompute_every}): must be at least 2; use recompute='blocks' for all."
             )
+        if self.recompute == "chosen" and self.compile != "none":
+            raise SettingError(
+                f"Plan(recompute='chosen', compile={self.compile!r}): compiled blocks do not tell which operators they "
+                "call; use compile='none', or another recompute."
+            )
         if (self.recompute == "chosen") != bool(self.recompute_blocks):
             raise SettingError(
                 f"Plan(recompute={self.recompute!r}, recompute_blocks of {len(self.recompute_blocks)}): 'chosen' and "

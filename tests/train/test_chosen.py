@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from drawn import Drawn, applied
 from jobs import classifier, text_job, texts
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,32 +23,6 @@ from nearpeak.train.recompute import apply_recompute
 
 pytest.importorskip("transformers")
 INLINE = LoaderSettings(workers=0)
-ON_CPU_IN_PLACE = ("empty_like", "bernoulli.p")
-"""Dropout on CPUs fills and scales a mask in place."""
-
-
-class Drawn:
-    """Letters drawn at random; keeps a log, of which a plan can be made."""
-
-    def __init__(self, letters: str, seed: int = 0) -> None:
-        self.letters, self.seed = letters, seed
-        self.log: dict[str, list[str]] = {}
-
-    def begin(self) -> None:
-        self._draw = random.Random(self.seed)
-        self.log = {}
-
-    def choices(self, block: str, operator: str, tensors: int) -> str:
-        letters = "".join(self._draw.choice(self.letters) for _ in range(tensors))
-        letters = "k" * tensors if operator in ON_CPU_IN_PLACE else letters
-        self.log.setdefault(block, []).append(f"{operator}:{letters}")
-        return letters
-
-    def end(self) -> None:
-        pass
-
-    def plan(self) -> tuple[BlockRecompute, ...]:
-        return tuple(BlockRecompute(modules=(block,), operators=tuple(each)) for block, each in self.log.items())
 
 
 def bert() -> tuple[torch.nn.Module, dict[str, Any]]:
@@ -83,10 +57,6 @@ def vit() -> tuple[torch.nn.Module, dict[str, Any]]:
 MODELS = {"bert": bert, "gpt2": gpt2, "vit": vit}
 
 
-def blocks_of(model: torch.nn.Module) -> list[str]:
-    return [path for path, _ in model.named_modules() if path.rpartition(".")[2].isdigit()]
-
-
 def gradients(model: torch.nn.Module, batch: dict[str, Any], autocast: bool = False) -> tuple[torch.Tensor, ...]:
     """Of one step from a fixed seed; the last one tells where the random numbers stand afterwards."""
     model.zero_grad()
@@ -99,15 +69,6 @@ def gradients(model: torch.nn.Module, batch: dict[str, Any], autocast: bool = Fa
 
 def furthest(first: tuple[torch.Tensor, ...], second: tuple[torch.Tensor, ...]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(first, second, strict=True))
-
-
-@contextlib.contextmanager
-def applied(model: torch.nn.Module, choices: Any) -> Iterator[None]:
-    recomputation = Recomputation(model, blocks_of(model), choices)
-    try:
-        yield
-    finally:
-        recomputation.remove()
 
 
 def made(name: str, seed: int = 0) -> tuple[torch.nn.Module, dict[str, Any]]:
@@ -339,6 +300,9 @@ def test_letters_and_tables_belong_together() -> None:
         BlockRecompute(modules=("a.0",), operators=("addmm:x",))
     with pytest.raises(SettingError, match="go together"):
         Plan(recompute="chosen")
+    blocks = (BlockRecompute(modules=("a.0",), operators=("addmm:k",)),)
+    with pytest.raises(SettingError, match="compiled blocks do not tell"):
+        Plan(recompute="chosen", recompute_blocks=blocks, compile="blocks")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
