@@ -54,7 +54,13 @@ def diagnose() -> Callable[[list[Path]], object]:
     from nearpeak.diagnose.rules import findings
     from nearpeak.trace.formats import read_traces
 
-    for module in ("nearpeak.trace.kineto", "nearpeak.trace.nsys", "nearpeak.trace.xplane", "numpy.ma"):
+    for module in (
+        "nearpeak.trace.kineto",
+        "nearpeak.trace.processes",
+        "nearpeak.trace.nsys",
+        "nearpeak.trace.xplane",
+        "numpy.ma",
+    ):
         import_module(module)
     findings(Facts(source="nothing"))  # imports the rules
 

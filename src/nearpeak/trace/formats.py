@@ -73,8 +73,9 @@ def _is_kineto(path: Path) -> bool:
 
 def _read_kineto(path: Path) -> list[Timeline]:
     from nearpeak.trace.kineto import read_kineto
+    from nearpeak.trace.processes import split_processes
 
-    return [read_kineto(path)]
+    return split_processes(read_kineto(path))
 
 
 FORMATS = (

@@ -82,9 +82,12 @@ def _of_trace(facts: Facts, trace: TraceFacts) -> list[Finding]:
 
 
 def _label(each: TraceRank, trace: TraceFacts) -> str:
-    """By rank; devices of one process by their number."""
+    """By rank; devices of one process by their number, of several processes by both."""
     same = sum(other.rank == each.rank for other in trace.ranks)
-    return f"rank {each.rank}" if each.rank is not None and same == 1 else f"GPU {each.device}"
+    if each.rank is not None and same == 1:
+        return f"rank {each.rank}"
+    several = len({other.rank for other in trace.ranks}) > 1
+    return f"GPU {each.device} of rank {each.rank}" if several else f"GPU {each.device}"
 
 
 def _of_run(facts: Facts, run: RunFacts) -> list[Finding]:
