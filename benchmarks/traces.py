@@ -286,7 +286,7 @@ def main() -> None:
         targets = judged(real, made)
         figures = {name: {who: asdict(cost) for who, cost in costs.items()} for name, costs in {**real, **made}.items()}
         if arguments.analyser:
-            rows = {**cases(arguments.traces), **dict(list(repeated.items())[:2])}
+            rows = {**cases(arguments.traces), **dict(list(repeated.items())[:1])}
             theirs = against_analyser(arguments.analyser, rows, {**real, **made}, repeats)
             targets += judged_against(theirs, {**real, **made}) if theirs else []
             for name, cost in theirs.items():

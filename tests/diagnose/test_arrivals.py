@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearpeak.diagnose.arrivals import Arrivals, arrivals_of, blame_ns
-from nearpeak.trace.timeline import Kind, Lane, Timeline
+from nearpeak.trace.timeline import Collectives, Kind, Lane, Timeline
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
 
@@ -74,3 +74,19 @@ def test_devices_of_one_process() -> None:
     line = Timeline(**{n: getattr(line, n) for n in Timeline.__slots__} | {"lane": np.array([0, 2], np.int32)})
     found = arrivals_of([(line, 0), (line, 1)])
     assert found is not None and found.cost_ns == (0, 60)
+
+
+def test_groups_of_the_same_size_are_told_by_their_names_alone() -> None:
+    """Four ranks in two groups of two: without names it is not known who waits for whom."""
+
+    def grouped(start: int, name: str) -> Timeline:
+        told = Collectives(
+            row=np.array([0]), n_bytes=np.array([8]), group_size=np.array([2]), operation=("",), group=(name,)
+        )
+        rows = [(Kind.COMMUNICATION, start, 100 - start, "ncclDevKernel_AllReduce", -1)]
+        return timeline(rows, [(0, 1000)], collectives=told)
+
+    starts = (10, 30, 20, 90)
+    named = compared([grouped(start, name) for start, name in zip(starts, ("a", "a", "b", "b"), strict=True)])
+    assert named is not None and named.cost_ns == (0, 20, 0, 70)
+    assert compared([grouped(start, "") for start in starts]) is None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nearpeak.diagnose.diagnosis import Diagnosis, conclude
 from nearpeak.diagnose.reduce_traces import reduce_traces
 from nearpeak.trace.formats import read_traces, traces_below
+from nearpeak.trace.repeats import repeated_steps
 
 TRACES = Path(__file__).parents[3] / "shared" / "cases" / "traces"
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="../shared/cases/traces is not there")
@@ -94,3 +96,25 @@ def test_tensor_cores_are_told_by_name(name: str, least: float, most: float) -> 
     trace = diagnosed(name).facts.trace
     assert trace is not None and trace.tensor_core_share is not None
     assert least <= trace.tensor_core_share <= most
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("resnet50_v100_workers0_a.json.gz", 5),
+        ("resnet_v100_fp32_compute.json.gz", 4),
+        ("dlrm_v100_rank1of2_launch_and_comm.json.gz", 4),
+        ("diff_control_a100_rank3of8.json.gz", 5),
+        ("bert_small_h100_launch_bound.json.gz", 0),  # one step, of forward passes alone
+        ("owlv2_h100_input_bound.json.gz", 0),
+        ("timesformer_h100_host_work_in_step.json.gz", 0),
+        ("nsys_h100_2gpu_1s.sqlite", 0),
+    ],
+)
+def test_repeated_kernels_tell_the_steps_that_are_marked(name: str, steps: int) -> None:
+    line = read_traces([TRACES / name])[0]
+    found = repeated_steps(line)
+    assert (0 if found is None else len(found)) == steps
+    if found is not None:
+        marked_ns = np.median(line.steps.end_ns - line.steps.start_ns)
+        assert np.median(found.end_ns - found.start_ns) == pytest.approx(marked_ns, rel=0.03)

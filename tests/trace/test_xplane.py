@@ -104,3 +104,12 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
     timeline = read_xplane(written(tmp_path, space(host)))
     assert len(timeline) == 6  # an event of 53 days is long, not impossible
     assert any("impossible times" in note for note in timeline.notes)
+
+
+def test_without_any_step_the_time_in_which_devices_worked_is_one(tmp_path: Path) -> None:
+    host, device = PlaneWriter("/host:CPU"), PlaneWriter("/device:GPU:0")
+    host.lines["main"] = [Event("setting up", host.begin_ns, 5_000_000)]
+    device.lines["Stream #1"] = [Event("gemm", device.begin_ns + at, 100) for at in (6_000_000, 7_000_000)]
+    timeline = read_xplane(written(tmp_path, space(host, device)))
+    assert (timeline.steps.end_ns - timeline.steps.start_ns).tolist() == [1_000_100]
+    assert "work on a device" in (timeline.steps.inferred or "")

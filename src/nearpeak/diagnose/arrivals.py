@@ -53,7 +53,10 @@ def arrivals_of(ranks: Sequence[tuple[Timeline, int | None]]) -> Arrivals | None
     )
 
 
-Exchanges = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
+UNKNOWN = -1
+Group = tuple[str, int, str]
+"""Name of the process group, its size, and the operation."""
+Exchanges = dict[Group, tuple[NDArray[np.int64], NDArray[np.int64]]]
 """By group and operation: begins and ends, on the trace's own clock."""
 
 
@@ -64,17 +67,20 @@ def _exchanges(timeline: Timeline, device: int | None) -> Exchanges:
         inside = (end > timeline.steps.start_ns[0]) & (start < timeline.steps.end_ns[-1])
         rows, start, end = rows[inside], start[inside], end[inside]
     groups = _groups(timeline)
-    keys = [f"{groups.get(int(row), '')} {_operation(timeline.names[timeline.name[row]])}" for row in rows]
-    found: dict[str, list[int]] = {}
-    for position, key in enumerate(keys):
+    found: dict[Group, list[int]] = {}
+    for position, row in enumerate(rows.tolist()):
+        key = (*groups.get(row, ("", UNKNOWN)), _operation(timeline.names[timeline.name[row]]))
         found.setdefault(key, []).append(position)
     origin = timeline.origin_ns
     return {key: (start[which] + origin, end[which] + origin) for key, which in found.items()}
 
 
-def _groups(timeline: Timeline) -> dict[int, str]:
+def _groups(timeline: Timeline) -> dict[int, tuple[str, int]]:
+    """Name and size, by row."""
     told = timeline.collectives
-    return dict(zip(told.row.tolist(), told.group, strict=True)) if told is not None else {}
+    if told is None:
+        return {}
+    return dict(zip(told.row.tolist(), zip(told.group, told.group_size.tolist(), strict=True), strict=True))
 
 
 def _operation(name: str) -> str:
@@ -87,13 +93,15 @@ def _matched(found: list[Exchanges]) -> Iterator[tuple[NDArray[np.intp], NDArray
     """Per group and operation: which ranks, and their begins and ends, a row a rank.
 
     Ranks belong together where they made it (nearly) as often; the last of them are compared, since profilers of
-    different ranks begin at different moments and end together.
+    different ranks begin at different moments and end together. Where more ranks made an exchange than its group holds,
+    there are several groups of it, and who was in which is not told.
     """
     for key in sorted({key for each in found for key in each}):
         counts = np.array([len(each[key][0]) if key in each else 0 for each in found])
         ranks = np.flatnonzero(counts)
         shared = int(counts[ranks].min())
-        if len(ranks) < 2 or counts.max() > 1.05 * shared + 1:
+        more_groups = key[1] != UNKNOWN and len(ranks) > key[1]
+        if len(ranks) < 2 or more_groups or counts.max() > 1.05 * shared + 1:
             continue
         start = np.stack([found[rank][key][0][-shared:] for rank in ranks])
         end = np.stack([found[rank][key][1][-shared:] for rank in ranks])

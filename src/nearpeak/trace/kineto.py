@@ -215,7 +215,7 @@ def _kind(category: str, name: str) -> int:
         return Kind.COPY if is_copy else kernel_kind(name)
     if category.endswith("memcpy"):
         return Kind.COPY
-    if category.endswith(("runtime", "driver", "hip_api")):
+    if category.endswith(("runtime", "driver", "_api")):
         return call_kind(name)
     if category == "overhead":
         return Kind.PROFILER
