@@ -13,7 +13,8 @@ from typing import Any
 
 from nearpeak.errors import NearpeakError
 from nearpeak.predict.capture import capture_all
-from nearpeak.predict.memory import peaks, tried_bytes
+from nearpeak.predict.cards import card_named
+from nearpeak.predict.memory import peaks
 from nearpeak.predict.request import CaptureRequest
 from nearpeak.predict.step_trace import StepTrace
 
@@ -30,6 +31,8 @@ class Predicted:
     row: dict[str, str]
     reserved_mib: float
     allocated_mib: float
+    parameters: int
+    trainable: int
 
     @property
     def measured_mib(self) -> float:
@@ -59,17 +62,34 @@ def predict_rows(rows: Sequence[tuple[dict[str, str], CaptureRequest]]) -> tuple
 
 def _predicted(row: dict[str, str], request: CaptureRequest, trace: StepTrace) -> Predicted:
     played = peaks(trace, keeps_outputs=request.keeps_outputs)
-    return Predicted(row, (played.peak_reserved + tried_bytes(trace)) / MIB, played.peak_allocated / MIB)
+    sizes = (played.peak_reserved / MIB, played.peak_allocated / MIB)
+    return Predicted(row, *sizes, trace.parameters, trace.trainable_parameters)
 
 
-def errors_with_offset(predicted: Sequence[Predicted]) -> list[float]:
-    """|predicted − measured| ÷ measured, the one constant fitted without the rows of the model that is tested."""
+def errors_with_offset(predicted: Sequence[Predicted], card_mib: float | None = None) -> list[float]:
+    """|predicted − measured| ÷ measured, the one constant fitted without the rows of the model that is tested.
+
+    No run holds more than its card has: one that needs more fills it before it fails.
+    """
     errors: list[float] = []
     for each in predicted:
         others = [o.measured_mib - o.reserved_mib for o in predicted if o.row["model"] != each.row["model"]]
-        offset = median(others) if others else 0.0
-        errors.append(abs(each.reserved_mib + offset - each.measured_mib) / each.measured_mib)
+        total = each.reserved_mib + (median(others) if others else 0.0)
+        shown = total if card_mib is None else min(total, card_mib)
+        errors.append(abs(shown - each.measured_mib) / each.measured_mib)
     return errors
+
+
+def usable_mib(card: str) -> float:
+    """What programs get of a card."""
+    return card_named(card).usable_bytes / MIB
+
+
+def finished(predicted: Sequence[Predicted]) -> list[Predicted]:
+    """Runs of an optimizer with momentum that did a step: they must hold weights, gradients and momentum, 12 bytes a
+    parameter, beside what the smallest run of the table holds. This asks the number of parameters and nothing else."""
+    smallest = min(float(row["measured_MiB"]) for row in measured_rows() if row["metric"] == "nvidia_smi_max")
+    return [each for each in predicted if each.measured_mib - smallest >= 12 * each.parameters / MIB]
 
 
 def other_errors(rows: Iterable[dict[str, str]]) -> dict[str, list[float]]:
@@ -143,10 +163,9 @@ def timm_rows(count: int, seed: int) -> list[tuple[dict[str, str], CaptureReques
 
 def _timm_request(row: dict[str, str]) -> CaptureRequest:
     return CaptureRequest(
-        model=row["model"],
-        kind="timm",
-        batch=int(float(row["batch"])),
-        optimizer="sgd-momentum",
+        model="benchmarks._memory_programs:timm_training",
+        kind="function",
+        overrides={"model": row["model"], "batch": int(float(row["batch"]))},
         cudnn_benchmark=True,
     )
 

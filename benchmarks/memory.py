@@ -24,12 +24,14 @@ from _memory_rows import (
     CASES,
     MIB,
     errors_with_offset,
+    finished,
     measured_rows,
     other_errors,
     predict_rows,
     schedtune_request,
     share,
     timm_rows,
+    usable_mib,
     xmem_request,
 )
 from _table import Target, finish, options, print_table
@@ -117,8 +119,9 @@ def xmem(_: Any) -> tuple[dict[str, Any], list[Target]]:
 def timm_a100(args: Any) -> tuple[dict[str, Any], list[Target]]:
     """Random rows of timm's training script; one constant for the machine, from other models."""
     pairs = timm_rows(12 if args.quick else args.rows, args.seed)
-    predicted, failed = predict_rows(pairs)
-    errors = errors_with_offset(predicted)
+    everyone, failed = predict_rows(pairs)
+    predicted = finished(everyone)
+    errors = errors_with_offset(predicted, usable_mib("NVIDIA A100-SXM4-40GB"))
     worst = sorted(zip(errors, predicted, strict=True), key=lambda item: -item[0])[:8]
     table = [
         [
@@ -131,7 +134,8 @@ def timm_a100(args: Any) -> tuple[dict[str, Any], list[Target]]:
     ]
     print_table("timm on an A100: the worst rows", ["run", "measured", "reserved", "error"], table)
     _print_others([p.row for p in predicted], errors)
-    print(f"{len(predicted)} rows; unsupported: {len(failed)} {failed[:3] or ''}")
+    early = len(everyone) - len(predicted)
+    print(f"{len(predicted)} rows; ended before a step: {early}; unsupported: {len(failed)} {failed[:3] or ''}")
     targets = [
         Target("timm A100 rows, median error", median(errors), 0.025, at_most=True),
         Target("timm A100 rows, 90th percentile", share(errors, 0.9), 0.07, at_most=True),

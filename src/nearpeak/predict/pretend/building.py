@@ -59,8 +59,39 @@ def _made_elements(func: Any, args: Any) -> int:
 @contextlib.contextmanager
 def building(fake: FakeTensorMode) -> Iterator[None]:
     """Construct a model in here."""
-    with _without_initialisation(), _Sparing(fake):
+    with _without_initialisation(), _converting_in_place(), _Sparing(fake):
         yield
+
+
+@contextlib.contextmanager
+def _converting_in_place() -> Iterator[None]:
+    """`Module.to` swaps tensors without data, which fails where anybody holds a weak reference to one."""
+    plain = torch.nn.Module._apply
+
+    def convert(self: torch.nn.Module, function: Any, recurse: bool = True) -> torch.nn.Module:
+        for module in self.modules() if recurse else (self,):
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None:
+                    _convert(module, name, tensor, function)
+        return self
+
+    torch.nn.Module._apply = convert  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = plain  # type: ignore[method-assign]
+
+
+def _convert(module: torch.nn.Module, name: str, tensor: torch.Tensor, function: Any) -> None:
+    """Of the same object, so that tied parameters stay tied."""
+    with torch.no_grad():
+        made = function(tensor)
+    if made is tensor:
+        return
+    if name in module._buffers:
+        module._buffers[name] = made
+    else:
+        tensor.data = made
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from nearpeak.predict.pretend.convolution import is_own_kernel, workspaces
+
 __all__ = ["HiddenMemory", "blas_workspace_bytes"]
 
 aten = torch.ops.aten
@@ -23,6 +25,7 @@ class HiddenMemory:
 
     def __init__(self, compute_capability: tuple[int, int], *, tries_algorithms: bool = False) -> None:
         """`tries_algorithms`: as `torch.backends.cudnn.benchmark` has cuDNN do."""
+        self._capability = compute_capability
         self._blas_bytes = blas_workspace_bytes(compute_capability)
         self._handles: set[str] = set()
         self._tries_algorithms = tries_algorithms
@@ -41,7 +44,7 @@ class HiddenMemory:
     def empties_cache(self, func: Any, args: Any) -> bool:
         """Whether a convolution of a shape not seen before runs with `cudnn.benchmark`: torch gives the cache back
         after it has tried the algorithms."""
-        if not self._tries_algorithms or func._overloadpacket not in _CONVOLUTIONS:
+        if not self._tries_algorithms or func._overloadpacket not in _CONVOLUTIONS or is_own_kernel(func, args):
             return False
         key = (func, *(tuple(each.shape) if isinstance(each, torch.Tensor) else str(each) for each in args))
         new = key not in self._tried
@@ -52,6 +55,10 @@ class HiddenMemory:
         """Bytes that live only while the kernel runs, beside its results."""
         rule = _BUFFERS.get(func._overloadpacket)
         return 0 if rule is None else rule(args, results)
+
+    def in_turn(self, func: Any, args: Any, results: list[torch.Tensor]) -> list[int]:
+        """Bytes that the kernels of an operator take one after the other, each when its result has been made room for."""
+        return workspaces(func, args, results, self._capability)
 
 
 _CONVOLUTIONS = {aten.convolution, aten.convolution_backward}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -117,12 +118,10 @@ class Tracker(TorchDispatchMode):
         on_device = [each for each in results if each.device.type == DEVICE]
         if not on_device and not any(each.device.type == DEVICE for each in operands):
             return
-        new = [number for number in map(self._see, on_device, [module] * len(on_device)) if number]
-        transient = copied + self.hidden.during(func, args, results)
-        if transient:
-            number = self._allocate(transient, module)
-            self._category[number] = "workspace"
-            self._free(number)
+        new = self._make(on_device, self.hidden.in_turn(func, args, results), module)
+        throughout = copied + self.hidden.during(func, args, results)
+        if throughout:
+            self._pass(throughout, module)
         if self.hidden.empties_cache(func, args):
             self._events.append(0)
         if func.is_view:
@@ -139,6 +138,22 @@ class Tracker(TorchDispatchMode):
                 new=tuple(new),
             )
         )
+
+    def _make(self, results: list[torch.Tensor], in_turn: list[int], module: str) -> list[int]:
+        """Numbers of the allocations that results made, each followed by what its kernel takes."""
+        new: list[int] = []
+        for result, taken in zip_longest(results, in_turn):
+            number = None if result is None else self._see(result, module)
+            new += [number] if number else []
+            if taken:
+                self._pass(taken, module)
+        return new
+
+    def _pass(self, size: int, module: str) -> None:
+        """Memory that is there for the length of a kernel."""
+        number = self._allocate(size, module)
+        self._category[number] = "workspace"
+        self._free(number)
 
     def _numbers(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
         found = dict.fromkeys(self.number_of(each) for each in tensors)
