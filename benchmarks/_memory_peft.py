@@ -1,7 +1,7 @@
 """The training step behind PEFT's own comparison of methods, built from one of its result files.
 
-PEFT's checkout holds them (`method_comparison/MetaMathQA/results/*.json`): each states the model, the adapter and how it
-was trained. What none states is the longest batch of the data, in tokens: it is the same in all runs.
+PEFT's checkout holds them (`method_comparison/MetaMathQA/results/*.json`): each states the model, the adapter and how
+it was trained. What none states is the longest batch of the data, in tokens: it is the same in all runs.
 """
 
 from __future__ import annotations

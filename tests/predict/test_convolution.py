@@ -15,8 +15,8 @@ HOPPER, TURING = (9, 0), (7, 5)
 
 
 def convolution(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, *, last: bool = False) -> Any:
-    """(forward, backward): operator, arguments, results. The shape says samples, channels in and out, side of the image,
-    width of the kernel, stride and groups."""
+    """(forward, backward): operator, arguments, results. The shape says samples, channels in and out, side of the
+    image, width of the kernel, stride and groups."""
     samples, channels, made, side, width, stride, groups = shape
     form: Any = {"memory_format": torch.channels_last if last else torch.contiguous_format}
     tensor = torch.empty(samples, channels, side, side, dtype=dtype, device="meta").contiguous(**form)

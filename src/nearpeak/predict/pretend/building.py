@@ -90,8 +90,10 @@ def _convert(module: torch.nn.Module, name: str, tensor: torch.Tensor, function:
         return
     if name in module._buffers:
         module._buffers[name] = made
-    else:
+    elif type(made) is type(tensor.data):
         tensor.data = made
+    else:  # with data before, without after, or the other way round
+        module._parameters[name] = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
 
 
 @contextlib.contextmanager

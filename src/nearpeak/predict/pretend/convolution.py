@@ -1,5 +1,5 @@
-"""Convolutions as cuDNN runs them: results come in the format that operands suggest, and kernels for tensor cores, which
-want channels last, work on copies in that format where operands are not."""
+"""Convolutions as cuDNN runs them: results come in the format that operands suggest; kernels for tensor cores want
+channels last, and work on copies where operands are not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 VECTOR_BYTES = 16
 FEW_CHANNELS = 4
 PARTIAL_SUMS_BYTES = 4 << 20
-"""What the gradient of a weight takes beside copies: sums of parts of the batch. 2 to 9 MiB were measured. It counts for
-more than its size: the allocator cannot serve it from the block that the gradient of the input has just given back."""
+"""What the gradient of a weight takes beside copies: sums of parts of the batch. 2 to 9 MiB were measured. It counts
+for more than its size: the allocator cannot serve it from the block that the gradient of the input gave back."""
 PLAIN_WIDTH, PLAIN_COPIES = 3, 3.2
 """Without tensor cores: Winograd's transformed tiles, by the same measurements with TF32 switched off."""
 

@@ -57,7 +57,7 @@ class HiddenMemory:
         return 0 if rule is None else rule(args, results)
 
     def in_turn(self, func: Any, args: Any, results: list[torch.Tensor]) -> list[int]:
-        """Bytes that the kernels of an operator take one after the other, each when its result has been made room for."""
+        """Bytes that the kernels of an operator take one after the other, each after its result was made."""
         return workspaces(func, args, results, self._capability)
 
 
