@@ -36,6 +36,8 @@ MODELS = {
 }
 BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 EVERY = (1, 2, 3, 4, 6)
+DECOMPOSED = (0.5, 0.2)
+"""With the compiler's decompositions the partitions differ little and take long."""
 ROUNDING_SHARE = 1e-4
 """Of a step's arithmetic; less is no difference."""
 
@@ -104,8 +106,8 @@ def partitioned(ours: Recomputer, budgets: tuple[float, ...], quick: bool) -> li
     held = peaks(ours.plain).by_category
     beside = sum(held.get(each, 0) for each in ("parameters", "buffers", "inputs", "optimizer_state", "workspace"))
     points: list[Point] = []
-    for kind in ("",) if quick else ("", "decomposed"):
-        for row in _partition(ours.request, budgets, kind):
+    for kind, at in (("", budgets), ("decomposed", () if quick else DECOMPOSED)):
+        for row in _partition(ours.request, at, kind) if at else ():
             share = (row["flops"] - ours.plain.flops) / ours.plain.flops
             points.append(Point(f"budget {row['budget']:g} {kind}".strip(), beside + row["live_bytes"], share))
     return points

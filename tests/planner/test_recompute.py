@@ -102,14 +102,14 @@ def test_the_search_spends_no_more_than_the_limit_asks() -> None:
     search = Search(step_graph(step_of(MLP, 4)))
     peak = max(search.graph.live)
     costs = []
-    for limit in range(peak, search.least_limit(), -2 * KIB):
+    for limit in range(peak, search.least_limit, -2 * KIB):
         chosen = search.cheapest(limit)
         assert chosen is not None
         costs.append(sum(option.flops for option in chosen.options))
     assert costs[0] == 0
     assert costs == sorted(costs)
     assert costs[-1] > 0
-    assert search.cheapest(search.least_limit() - 4 * KIB) is None
+    assert search.cheapest(search.least_limit - 4 * KIB) is None
 
 
 def test_a_head_that_needs_more_than_the_limit_is_no_matter_of_blocks() -> None:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from nearpeak.predict.step_trace import Operator, StepTrace
 
@@ -68,7 +69,9 @@ class StepGraph:
     blocks: tuple[Block, ...]
     values: dict[int, Value]
     live: list[int]
-    """The most bytes allocated while each operator runs."""
+    """The most bytes allocated while each operator runs; casts of weights are made again for backward."""
+    plain_peak_bytes: int
+    """The most of all, casts kept."""
     made_by: dict[int, tuple[int, ...]]
     """Operator → values."""
 
@@ -168,7 +171,17 @@ class _Reader:
             number: self._value(number, owned) if number in self._in(blocks) else values[number] for number in values
         }
         made_by = {index: self._made(index) for block in blocks for index in block.operators}
-        return StepGraph(self.trace, tuple(blocks), values, self.live, made_by)
+        return StepGraph(self.trace, tuple(blocks), values, self._live_without_casts(), max(self.live), made_by)
+
+    def _live_without_casts(self) -> list[int]:
+        """Autocast keeps casts of weights until forward ends; backward makes each again where it needs it."""
+        changes = [0] * (len(self.live) + 1)
+        for number, allocation in enumerate(self.trace.allocations, 1):
+            if allocation.category == "autocast_cache" and self._stays(number):
+                changes[self.backward_begin] -= rounded(allocation.bytes)
+                uses = self.uses.get(number)
+                changes[uses[0] if uses else self.freed.get(number, len(self.live))] += rounded(allocation.bytes)
+        return [live + change for live, change in zip(self.live, accumulate(changes), strict=False)]
 
     def _in(self, blocks: list[Block]) -> set[int]:
         return {number for block in blocks for number in block.values}

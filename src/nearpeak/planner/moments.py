@@ -31,6 +31,7 @@ class _Moments:
         self.graph, self.run, self.option = graph, run, option
         own = [number for block in run for number in (*block.values, *block.guests)]
         self.values = {number: graph.values[number] for number in own}
+        self._paths: dict[int, set[int]] = {}
         self.steps: dict[int, int] = {}
         """Operator → by how much live memory changes from it on."""
         self.spikes: dict[int, int] = {}
@@ -92,6 +93,11 @@ class _Moments:
 
     def _path(self, number: int) -> set[int]:
         """A value and those that are computed again on the way to it."""
+        if number not in self._paths:
+            self._paths[number] = self._walked(number)
+        return self._paths[number]
+
+    def _walked(self, number: int) -> set[int]:
         path: set[int] = set()
         waiting = [number]
         while waiting:

@@ -38,11 +38,19 @@ class Option:
     traffic_bytes: int
     again: frozenset[int]
     """Operators that run again."""
+    allowed: tuple[int, ...]
+    """Which of a block's operators with arithmetic were allowed to, by their rank among these."""
 
 
-def options_of(graph: StepGraph, run: Sequence[Block], boundary: frozenset[int]) -> list[Option]:
-    """By falling memory. `boundary` are values that later runs compute theirs from: they stay."""
-    return _Run(graph, run, boundary).options()
+def options_of(
+    graph: StepGraph,
+    run: Sequence[Block],
+    boundary: frozenset[int],
+    sets: Sequence[tuple[int, ...]] | None = None,
+) -> list[Option]:
+    """By falling memory. `boundary` are values that later runs compute theirs from: they stay. `sets` are those that
+    have proven good for one such block; None tries all."""
+    return _Run(graph, run, boundary).options(sets)
 
 
 class _Run:
@@ -51,29 +59,28 @@ class _Run:
         own = [graph.values[number] for block in run for number in (*block.values, *block.guests)]
         self.values: dict[int, Value] = {value.number: value for value in own}
         self.guests = {number for block in run for number in block.guests}
+        flops = [operator.flops for operator in graph.trace.operators]
+        self.ranked = [[index for index in block.operators if flops[index]] for block in run]
+        """Of each block, the operators with arithmetic."""
         self.block_of = {number: index for index, block in enumerate(run) for number in block.values}
 
-    def options(self) -> list[Option]:
+    def options(self, sets: Sequence[tuple[int, ...]] | None) -> list[Option]:
         found = [self._everything()]
-        found += [self._solved(frozenset(), price) for price in TRAFFIC_PRICES]
-        found += [self._solved(allowed, LEAST_TRAFFIC_PRICE) for allowed in self._sets()]
+        found += [self._solved((), price) for price in TRAFFIC_PRICES]
+        found += [self._solved(each, LEAST_TRAFFIC_PRICE) for each in (self._sets() if sets is None else sets)]
         return _unbeaten(found)
 
-    def _sets(self) -> list[frozenset[int]]:
+    def _sets(self) -> list[tuple[int, ...]]:
         """Operators with arithmetic that may run again, the same ones of each block; of many, few or nearly all."""
-        ranked = [[index for index in block.operators if self.graph.trace.operators[index].flops] for block in self.run]
-        most = max(map(len, ranked))
+        most = max(map(len, self.ranked))
         sizes = sorted(range(most + 1), key=lambda size: min(size, most - size))
-        chosen = (places for size in sizes for places in combinations(range(most), size))
-        return [
-            frozenset(indices[place] for indices in ranked for place in places if place < len(indices))
-            for places in islice(chosen, MOST_SETS)
-        ]
+        return list(islice((places for size in sizes for places in combinations(range(most), size)), MOST_SETS))
 
     def _everything(self) -> Option:
-        return self._option({number for number, value in self.values.items() if value.needed}, set())
+        return self._option({number for number, value in self.values.items() if value.needed}, set(), ())
 
-    def _solved(self, allowed: frozenset[int], traffic_price: float) -> Option:
+    def _solved(self, places: tuple[int, ...], traffic_price: float) -> Option:
+        allowed = frozenset(ranks[place] for ranks in self.ranked for place in places if place < len(ranks))
         network = Network()
         value_node = {number: network.node() for number in self.values}
         operator_node: dict[int, int] = {}
@@ -97,7 +104,7 @@ class _Run:
             and self.values[number].operator not in again
             and not self._stays_anyway(self.values[number])
         }
-        return self._option(kept, again)
+        return self._option(kept, again, places)
 
     def _operator(
         self,
@@ -118,10 +125,10 @@ class _Run:
     def _stays_anyway(self, value: Value) -> bool:
         return value.lasting or value.number in self.boundary
 
-    def _option(self, kept: set[int], again: set[int]) -> Option:
+    def _option(self, kept: set[int], again: set[int], places: tuple[int, ...]) -> Option:
         """Boundaries and what lasts are kept, too; the latter costs nothing."""
         kept = kept | {number for number, value in self.values.items() if self._stays_anyway(value)}
-        made = {operator: self.graph.values[numbers[0]] for operator, numbers in self.graph.made_by.items()}
+        made = {operator: self.graph.values[self.graph.made_by[operator][0]] for operator in again}
         return Option(
             kept=frozenset(kept),
             held=frozenset(self._held(kept, again)),
@@ -129,6 +136,7 @@ class _Run:
             flops=sum(made[operator].flops for operator in again),
             traffic_bytes=sum(made[operator].traffic_bytes for operator in again),
             again=frozenset(again),
+            allowed=places,
         )
 
     def _held(self, kept: set[int], again: set[int]) -> set[int]:

@@ -23,7 +23,7 @@ __all__ = ["RecomputeChoice", "Recomputer"]
 
 PREPARE_RECOMPUTE = "nearpeak.train.recompute:apply_recompute"
 MIB = 1 << 20
-CORRECTIONS = 4
+CORRECTIONS = 6
 """Captures at most for one budget."""
 CLOSE_SHARE = 0.004
 """Of the activations: a verified peak so little below the wanted one is not worth another capture."""
@@ -77,7 +77,7 @@ class Recomputer:
             )
         self._search = Search(self.graph)
         self.plain_peak_bytes = peaks(self.plain).peak_allocated
-        self._beside = self.plain_peak_bytes - max(self.graph.live)
+        self._beside = self.plain_peak_bytes - self.graph.plain_peak_bytes
         """What later steps have beside the first, such as the optimizer's state."""
         self._verified: dict[tuple[BlockRecompute, ...], StepTrace] = {}
 
@@ -119,8 +119,21 @@ class Recomputer:
         """Search, verify, and search again by as much as the search was wrong."""
         if excess_of(self.plain) <= 0:
             return self._choice(Chosen((), 0.0, 0), wanted_bytes, met=True)
+        found = self._cheapest(excess_of, limit_bytes)
+        if found is not None:
+            return self._choice(found, wanted_bytes, met=True)
+        least = self._least()
+        excess = excess_of(self.trace_with(least))
+        if excess <= 0:
+            return self._choice(least, wanted_bytes, met=True)
+        peak = peaks(self.trace_with(least)).peak_allocated  # others may need no more, where blocks are not what peaks
+        cheaper = self._cheapest(lambda trace: peaks(trace).peak_allocated - peak, peak)
+        return self._choice(cheaper or least, wanted_bytes, met=False)
+
+    def _cheapest(self, excess_of: Callable[[StepTrace], int], limit_bytes: int) -> Chosen | None:
         best: Chosen | None = None
-        close = CLOSE_SHARE * self.activation_bytes
+        close = round(CLOSE_SHARE * self.activation_bytes)
+        margin = close // 4
         for _ in range(CORRECTIONS):
             chosen = self._search.cheapest(limit_bytes - self._beside)
             if chosen is None:
@@ -130,15 +143,16 @@ class Recomputer:
                 best = chosen
             if -close <= excess <= 0 or (excess < 0 and not self._flops(chosen)):
                 break
-            limit_bytes -= excess + (round(close / 4) if excess > 0 else 0)
-        if best is not None:
-            return self._choice(best, wanted_bytes, met=True)
-        least = self._least()
-        return self._choice(least, wanted_bytes, met=excess_of(self.trace_with(least)) <= 0)
+            if excess > 0:  # what changes nothing for the search changes more the next time
+                limit_bytes -= excess + margin
+                margin *= 2
+            else:
+                limit_bytes -= excess
+        return best
 
     def _least(self) -> Chosen:
         """The choice with the least peak that the search knows."""
-        chosen = self._search.cheapest(self._search.least_limit())
+        chosen = self._search.cheapest(self._search.least_limit)
         if chosen is None:
             raise UnsupportedError(f"{self.request.model}: no choice of recomputation was found.")
         return chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from nearpeak.planner.graph import Block, StepGraph
 from nearpeak.planner.moments import Need, need_of
@@ -82,6 +83,7 @@ class Search:
         final = [state for state in states[-1] if between - state.saved <= limit_bytes]
         return _chosen(min(final, key=lambda state: state.cost)) if final else None
 
+    @cached_property
     def least_limit(self) -> int:
         """The smallest limit, to a per mille, for which there is a choice."""
         low, high = 0, max(self.graph.live) * 2
@@ -101,9 +103,16 @@ class Search:
         boundary = self._boundary(run)
         key = self._structure(run, boundary)
         if key not in self._fronts:
-            self._fronts[key] = run, options_of(self.graph, run, boundary)
+            self._fronts[key] = run, options_of(self.graph, run, boundary, self._proven(run))
         origin, options = self._fronts[key]
         return [(moved, need_of(self.graph, run, moved)) for moved in (_moved(each, origin, run) for each in options)]
+
+    def _proven(self, run: Sequence[Block]) -> list[tuple[int, ...]] | None:
+        """Of several blocks: the sets of operators that are worth running again in one of them."""
+        if len(run) == 1:
+            return None
+        first = self._runs[self.graph.blocks.index(run[0]), 1]
+        return sorted({option.allowed for option, _ in first})
 
     def _structure(self, run: Sequence[Block], boundary: frozenset[int]) -> object:
         """Equal for runs of blocks that differ in nothing but their place."""
@@ -155,6 +164,7 @@ def _moved(option: Option, origin: Sequence[Block], run: Sequence[Block]) -> Opt
         flops=option.flops,
         traffic_bytes=option.traffic_bytes,
         again=frozenset(operator_there[index] for index in option.again),
+        allowed=option.allowed,
     )
 
 

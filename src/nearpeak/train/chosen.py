@@ -180,7 +180,9 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self._refuse_changes(func, args, kwargs)
-        if self.block is None or func.is_view or _casts_a_weight(func, args):
+        if _casts_a_weight(func, args):
+            return self._cast(func, args, kwargs)
+        if self.block is None or func.is_view:
             return func(*args, **kwargs)
         operands = tensors_of((args, kwargs))
         random = torch.Tag.nondeterministic_seeded in func.tags
@@ -188,6 +190,15 @@ class _Recorder(TorchDispatchMode):
         remembered = tree_map(self._remembered, (args, kwargs))
         out = func(*args, **kwargs)
         self._remember(Call(func, remembered, self._device, state), operands, tensors_of(out))
+        return out
+
+    def _cast(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """The weight stays anyway: its cast is made again, wherever it was made first."""
+        out = func(*args, **kwargs)
+        if out.untyped_storage()._cdata != args[0].untyped_storage()._cdata:
+            call = Call(func, tree_map(self._remembered, (args, kwargs)), self._device, None)
+            made = Made(call, 0, out.dtype, holds=False)
+            self._made[out.untyped_storage()._cdata] = StorageWeakRef(out.untyped_storage()), made
         return out
 
     def _remember(self, call: Call, operands: list[torch.Tensor], results: list[torch.Tensor]) -> None:
