@@ -101,6 +101,7 @@ class Probe:
 
     def _reset(self) -> None:
         self.facts = ProcessFacts()
+        self._described: tuple[ProcessFacts, ProcessRecord] | None = None
         self.frameworks: list[Callable[[ProcessFacts], None]] = []
         """What frameworks know of the set-up, asked in the order in which they were met."""
         self._recorder: Recorder | None = None
@@ -195,6 +196,12 @@ class Probe:
         self.facts = facts
 
     def _describe(self) -> ProcessRecord:
+        """Asked for at every writing, and seldom new."""
+        if self._described is None or self._described[0] is not self.facts:
+            self._described = self.facts, self._describe_anew()
+        return self._described[1]
+
+    def _describe_anew(self) -> ProcessRecord:
         rank = _number("RANK")
         return ProcessRecord(
             process=rank or 0,

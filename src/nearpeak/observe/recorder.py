@@ -32,8 +32,8 @@ SAMPLE_S = 0.1
 tenth of a millisecond, taken together with what it pushes out of the caches."""
 FIRST_LOOKS_S = 0.04
 """Until the process has its number: workers wait for it, and some do not live long."""
-FLUSH_S = 0.5
-"""The most that a kill -9 can take, and seldom enough for any disk."""
+FLUSH_S = 1.0
+"""The most that a kill -9 can take, and seldom enough for any disk; each takes a millisecond of the interpreter."""
 MOST_ROWS = 20_000
 """Steps that wait for a process number, or for a disk that answers."""
 UNIX_OFFSET_NS = time.time_ns() - time.perf_counter_ns()
