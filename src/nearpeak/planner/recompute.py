@@ -132,12 +132,14 @@ class Recomputer:
 
     def _cheapest(self, excess_of: Callable[[StepTrace], int], limit_bytes: int) -> Chosen | None:
         best: Chosen | None = None
+        tried: set[frozenset[int]] = set()
         close = round(CLOSE_SHARE * self.activation_bytes)
         margin = close // 4
         for _ in range(CORRECTIONS):
             chosen = self._search.cheapest(limit_bytes - self._beside)
-            if chosen is None:
+            if chosen is None or (best is not None and chosen.kept in tried):
                 break
+            tried.add(chosen.kept)
             excess = excess_of(self.trace_with(chosen))
             if excess <= 0 and (best is None or chosen.cost < best.cost):
                 best = chosen
