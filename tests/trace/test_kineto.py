@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nearpeak.errors import DataError
+from nearpeak.trace import kineto
 from nearpeak.trace.kineto import is_kineto, read_kineto
 from nearpeak.trace.kineto_events import EventLists
 from nearpeak.trace.pieces import Pieces
@@ -184,3 +185,14 @@ def test_what_stands_beside_the_events(tmp_path: Path) -> None:
 def test_sniffing() -> None:
     assert is_kineto(b'\n{"schemaVersion": 1') and is_kineto(b'[\n {"ph"') and is_kineto(b"[]")
     assert not is_kineto(b"SQLite format 3") and not is_kineto(b"timestamp, name") and not is_kineto(b"[1, 2]")
+
+
+def test_readings_of_the_allocator_are_gathered_over_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto, "MOST_READINGS", 3)
+    reading = {"ph": "i", "name": "[memory]", "args": {"Total Reserved": 9, "Device Type": 1, "Device Id": 2}}
+    events = [
+        {**reading, "ts": 1100 - number, "args": {**reading["args"], "Total Allocated": number}} for number in range(20)
+    ]
+    memory = read_kineto(write(tmp_path / "t.json", [*events[:7], *loop(400), *events[7:]])).memory
+    assert memory is not None and memory.allocated_bytes.tolist() == list(range(19, -1, -1))
+    assert set(memory.device.tolist()) == {2} and set(memory.reserved_bytes.tolist()) == {9}

@@ -12,6 +12,7 @@ from nearpeak.trace.ranks import rank_in_name
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
 
+from nsys_writer import write_export
 from traces import loop, write
 
 
@@ -66,6 +67,17 @@ def test_a_packed_copy_beside_the_plain_file_counts_once(tmp_path: Path) -> None
         write(tmp_path / name, loop(), distributedInfo=info(0, 1))
     (timeline,) = read_traces(traces_below(tmp_path))
     assert any("holds the same events" in note for note in timeline.notes)
+
+
+def test_processes_of_one_file_are_no_copies(tmp_path: Path) -> None:
+    """Even if they did the same at the same times."""
+    timelines = read_traces([write_export(tmp_path / "two.sqlite", processes=2)])
+    assert [timeline.rank for timeline in timelines] == [0, 1]
+
+
+def test_an_export_of_one_process_has_the_rank_of_its_name(tmp_path: Path) -> None:
+    paths = [write_export(tmp_path / f"report_rank{rank}.sqlite", processes=1, steps=3 + rank) for rank in (1, 0)]
+    assert [(line.rank, len(line.steps)) for line in read_traces(paths)] == [(0, 3), (1, 4)]
 
 
 def test_two_files_of_one_rank_at_one_time_are_both_kept(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +42,27 @@ def read_kineto(path: Path) -> Timeline:
 
 
 NO_ARGUMENTS = SpanArguments()
+MOST_READINGS = 4096
+"""Events that wait to become columns together: a chunk holds few of them."""
 
 
 KEPT_AS = (float, float, *(np.int32,) * 4, np.int64, np.int64)
 """Begin, duration, name, category, process, thread, correlation, bytes."""
+
+
+class _Joined(NamedTuple):
+    """The columns of a whole file."""
+
+    ts: NDArray[np.float64]
+    duration: NDArray[np.float64]
+    label: NDArray[np.int32]
+    labels: list[tuple[Any, Any]]
+    """Name and category, by label."""
+    thread: NDArray[np.int32]
+    threads: list[tuple[Any, Any]]
+    """Process and thread, by thread."""
+    correlation: NDArray[np.int64]
+    n_bytes: NDArray[np.int64]
 
 
 class _Columns:
@@ -56,6 +73,7 @@ class _Columns:
         self.parts: list[tuple[NDArray[Any], ...]] = []
         self.about: list[Event] = []
         """Names of processes and threads."""
+        self.readings: list[Event] = []
         self.memory_parts: list[NDArray[np.float64]] = []
         self.collectives: list[tuple[int, SpanArguments]] = []
         self.count = 0
@@ -88,12 +106,25 @@ class _Columns:
 
     def _add_others(self, events: list[Event]) -> None:
         self.about += [event for event in events if event.ph == "M"]
-        memory = [event for event in events if event.args is not None and event.args.allocated is not None]
-        if memory:
-            self.memory_parts.append(memory_samples_of(memory))
+        self.readings += [event for event in events if event.args is not None and event.args.allocated is not None]
+        if len(self.readings) > MOST_READINGS:
+            self.memory_samples()
 
-    def joined(self) -> tuple[NDArray[Any], ...]:
+    def memory_samples(self) -> list[NDArray[np.float64]]:
+        """Readings of the allocator so far, as columns; their events are let go."""
+        if self.readings:
+            self.memory_parts.append(memory_samples_of(self.readings))
+            self.readings = []
+        return self.memory_parts
+
+    def joined(self) -> _Joined:
         """The columns in one piece each; parts are let go."""
+        ts, duration, name, category, process, thread, correlation, n_bytes = self._in_one_piece()
+        label, labels = numbered_pairs(self.names, self.categories, name, category)
+        lane, lanes = numbered_pairs(self.processes, self.threads, process, thread)
+        return _Joined(ts, duration, label, labels, lane, lanes, correlation, n_bytes)
+
+    def _in_one_piece(self) -> tuple[NDArray[Any], ...]:
         parts, self.parts = self.parts or [tuple(np.zeros(0, kept_as) for kept_as in KEPT_AS)], []
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
@@ -142,12 +173,10 @@ def _clock(ts: NDArray[np.float64], duration: NDArray[np.float64]) -> _Clock:
 
 
 def _timeline(path: Path, columns: _Columns, lists: EventLists) -> Timeline:
-    ts, duration, name, category, process, thread, correlation, n_bytes = columns.joined()
+    ts, duration, label, labels, thread, threads, correlation, n_bytes = columns.joined()
     if not len(ts) and not columns.about:
         raise DataError(f"{path}: holds no event with a begin and a duration; it is no trace of work that was done.")
     clock = _clock(ts, duration)
-    label, labels = numbered_pairs(columns.names, columns.categories, name, category)
-    thread, threads = numbered_pairs(columns.processes, columns.threads, process, thread)
     label_kinds, label_names, names = _labels(labels)
     keep = clock.sound & (label_kinds[label] != DROPPED)
     notes = [*lists.notes, *_complaints(ts, duration, clock)]
@@ -170,16 +199,16 @@ def _timeline(path: Path, columns: _Columns, lists: EventLists) -> Timeline:
         lanes=lanes,
         devices=devices_of(lists.document.device_properties),
         collectives=collectives_of(columns.collectives, order, len(ts)),
-        memory=memory_of(columns.memory_parts, clock.origin_us),
-        process=_process(columns.processes, process[order[kind > Kind.DEVICE_SPAN]]),
+        memory=memory_of(columns.memory_samples(), clock.origin_us),
+        process=_process(threads, thread[order[kind > Kind.DEVICE_SPAN]]),
     )
     return find_steps(rank_of(timeline.with_notes(notes), lists.document.distributed_info, path))
 
 
-def _process(processes: Numbers, of_host_events: NDArray[np.int32]) -> str | None:
-    """The one that most events of the host are of."""
+def _process(threads: list[tuple[Any, Any]], of_host_events: NDArray[np.int32]) -> str | None:
+    """That of the thread that most events of the host are of."""
     counts = np.bincount(of_host_events, minlength=1)
-    return str(list(processes)[int(counts.argmax())]) if counts.any() else None
+    return str(threads[int(counts.argmax())][0]) if counts.any() else None
 
 
 DROPPED = 255

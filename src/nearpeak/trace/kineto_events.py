@@ -21,6 +21,7 @@ __all__ = ["Arguments", "Document", "Event", "EventLists", "Span", "SpanArgument
 
 CHUNK_BYTES = 1 << 18
 """Events of a chunk are gone before the next is decoded: small chunks stay in the processor's cache."""
+SMALL_REST_BYTES = 1 << 13
 PATIENCE_CHUNKS = 32
 """An event may be long, and hold what looks like its end: so much text is waited for before it is taken apart."""
 MOST_WAITING_BYTES = 256 << 20
@@ -164,6 +165,10 @@ class EventLists:
                 if taken is not None:
                     begun = True
                     yield taken
+        taken = self._take(text, begun) if len(text) > SMALL_REST_BYTES else None  # all but the last event
+        if taken is not None:
+            begun = True
+            yield taken
         yield from self._take_rest(text, begun)
 
     def _take(self, text: bytearray, begun: bool) -> list[Event] | None:
@@ -183,11 +188,12 @@ class EventLists:
     def _decoded(self, text: bytearray, cut: int, begun: bool) -> list[Event] | None:
         """Events up to the comma at `cut`; None if what stands there is not a list of whole events."""
         if begun or _is_list(text):
-            text[cut : cut + 1] = b"]"
-            with memoryview(text)[: cut + 1] as whole:
-                events = _try(KNOWN_LIST, whole)
-                events = _try(EVENT_LIST, whole) if events is None else events
-            text[cut : cut + 1] = b","
+            return _whole_events(text, 0, cut)
+        found = EVENTS.search(text, 0, cut)
+        header = _try(DOCUMENT, text[: found.end()] + b"]}") if found else None
+        events = _whole_events(text, found.end() - 1, cut) if found and header is not None else None
+        if events:
+            self._events_of(header)
             return events
         with memoryview(text)[:cut] as whole:
             document = _try(DOCUMENT, b"".join((whole, b"]}")))
@@ -276,6 +282,16 @@ def _try(decoder: msgspec.json.Decoder[Any], text: Any) -> Any:
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError):
         return None
+
+
+def _whole_events(text: bytearray, begin: int, cut: int) -> list[Event] | None:
+    """From the bracket at `begin` to the comma at `cut`; None if that is no list of whole events."""
+    text[cut : cut + 1] = b"]"
+    with memoryview(text)[begin : cut + 1] as whole:
+        events = _try(KNOWN_LIST, whole)
+        events = _try(EVENT_LIST, whole) if events is None else events
+    text[cut : cut + 1] = b","
+    return events
 
 
 def _is_list(text: bytearray) -> bool:

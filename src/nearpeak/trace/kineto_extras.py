@@ -89,13 +89,13 @@ def _text(value: Any) -> str:
 
 def memory_samples_of(events: list[Event]) -> NDArray[np.float64]:
     """Rows of time (µs), device, allocated, reserved; -1 for what is no number. Only readings of a GPU."""
-    read = [(event, event.args) for event in events if event.args is not None]
-    read = [(event, arguments) for event, arguments in read if arguments.device_type in ON_DEVICE]
+    read = [event for event in events if event.args is not None and event.args.device_type in ON_DEVICE]
+    arguments = [event.args for event in read if event.args is not None]
     columns = (
-        [event.ts for event, _ in read],
-        [arguments.device_id for _, arguments in read],
-        [arguments.allocated for _, arguments in read],
-        [arguments.reserved for _, arguments in read],
+        [event.ts for event in read],
+        [each.device_id for each in arguments],
+        [each.allocated for each in arguments],
+        [each.reserved for each in arguments],
     )
     return np.stack([_numbers(column) for column in columns], axis=1)
 

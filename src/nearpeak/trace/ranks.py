@@ -98,6 +98,7 @@ def _is_copy(one: Timeline, other: Timeline) -> bool:
     ranks = {one.rank, other.rank} - {None}
     return (
         len(ranks) < 2
+        and one.source != other.source  # processes of one file are no copies of one another
         and one.origin_ns == other.origin_ns
         and np.array_equal(one.start_ns, other.start_ns)
         and np.array_equal(one.duration_ns, other.duration_ns)
