@@ -191,10 +191,11 @@ class EventLists:
             return _whole_events(text, 0, cut)
         found = EVENTS.search(text, 0, cut)
         header = _try(DOCUMENT, text[: found.end()] + b"]}") if found else None
-        events = _whole_events(text, found.end() - 1, cut) if found and header is not None else None
-        if events:
-            self._events_of(header)
-            return events
+        if found is not None and header is not None:
+            events = _whole_events(text, found.end() - 1, cut)
+            if events:
+                self._events_of(header)
+                return events
         with memoryview(text)[:cut] as whole:
             document = _try(DOCUMENT, b"".join((whole, b"]}")))
         if document is None or not document.trace_events:
