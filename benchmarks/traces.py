@@ -57,6 +57,7 @@ def diagnose() -> Callable[[list[Path]], object]:
     for module in (
         "nearpeak.trace.kineto",
         "nearpeak.trace.processes",
+        "nearpeak.trace.chrome_planes",
         "nearpeak.trace.nsys",
         "nearpeak.trace.xplane",
         "numpy.ma",

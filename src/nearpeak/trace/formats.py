@@ -72,10 +72,11 @@ def _is_kineto(path: Path) -> bool:
 
 
 def _read_kineto(path: Path) -> list[Timeline]:
+    from nearpeak.trace.chrome_planes import with_planes
     from nearpeak.trace.kineto import read_kineto
     from nearpeak.trace.processes import split_processes
 
-    return split_processes(read_kineto(path))
+    return split_processes(with_planes(read_kineto(path)))
 
 
 FORMATS = (
