@@ -40,6 +40,7 @@ def with_planes(timeline: Timeline) -> Timeline:
     roles = [_role(lane) for lane in timeline.lanes]
     kind, name, names = _kinds(timeline, roles)
     kept = np.flatnonzero(np.array([role.kind_of is not None for role in roles])[timeline.lane])
+    devices = {role.lane.device for role in roles if role.lane.device is not None}
     found = replace(
         timeline,
         start_ns=timeline.start_ns[kept],
@@ -51,7 +52,7 @@ def with_planes(timeline: Timeline) -> Timeline:
         n_bytes=timeline.n_bytes[kept],
         names=names,
         lanes=tuple(role.lane for role in roles),
-        devices=tuple(Device(index=index) for index in sorted({role.lane.device for role in roles} - {None})),
+        devices=tuple(Device(index=index) for index in sorted(devices)),
         collectives=None,
     )
     steps = _steps(timeline, roles)
