@@ -23,6 +23,7 @@ __all__ = ["CauseChange", "KernelChange", "TraceComparison", "TracedRun", "compa
 
 BUSY = ("compute", "communication", "copy")
 NS_PER_MS = 1e6
+ROUNDING_MS = 1e-9
 Floats = NDArray[np.float64]
 
 
@@ -42,6 +43,11 @@ class TracedRun:
     """How steps were found where the trace does not mark them."""
 
 
+def _change(first_ms: float, second_ms: float) -> float:
+    """None where means differ by rounding alone."""
+    return second_ms - first_ms if abs(second_ms - first_ms) > ROUNDING_MS else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class CauseChange:
     """Mean time of one cause per step."""
@@ -52,7 +58,7 @@ class CauseChange:
 
     @property
     def change_ms(self) -> float:
-        return self.second_ms - self.first_ms
+        return _change(self.first_ms, self.second_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class KernelChange:
 
     @property
     def change_ms(self) -> float:
-        return self.second_ms - self.first_ms
+        return _change(self.first_ms, self.second_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
