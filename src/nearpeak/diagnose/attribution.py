@@ -105,6 +105,8 @@ def _copies(
     timeline: Timeline, rows: Rows, busy: Spans, window: tuple[Int64s, Int64s]
 ) -> tuple[dict[str, Spans], Spans]:
     """Exposed copies by route, each cut from those before it: host to device first; and all that is busy with them."""
+    if not len(rows):
+        return {}, busy
     names, name_of = np.unique(timeline.name[rows], return_inverse=True)
     routes = np.array([_route(timeline.names[name]) for name in names])
     found: dict[str, Spans] = {}
@@ -184,8 +186,8 @@ def _causes_of_gaps(
     well; work that had been launched in time waited for something that the trace does not show.
     """
     step_start, step_end = window
-    opens_step = np.isin(gaps.start, step_start)
-    closes_step = np.isin(gaps.end, step_end)
+    opens_step = _is_one_of(step_start, gaps.start)
+    closes_step = _is_one_of(step_end, gaps.end)
     if not len(rows):
         return np.zeros(len(gaps.start), np.int64)
     next_row = np.minimum(np.searchsorted(timeline.start_ns[rows], gaps.end, side="left"), len(rows) - 1)
@@ -195,10 +197,15 @@ def _causes_of_gaps(
     return np.where(opens_step | closes_step, 0, inner)
 
 
+def _is_one_of(moments: Int64s, moment: Int64s) -> NDArray[np.bool_]:
+    """Of each moment, whether it is among `moments`, which ascend."""
+    return moments[np.minimum(np.searchsorted(moments, moment), len(moments) - 1)] == moment
+
+
 def _is_kernel(timeline: Timeline, rows: Rows) -> NDArray[np.bool_]:
     """Not a copy, nor the setting of memory."""
     is_set = np.zeros(len(timeline.names), np.bool_)
-    for name in np.unique(timeline.name[rows]):
+    for name in np.flatnonzero(np.bincount(timeline.name[rows], minlength=1)):
         is_set[name] = timeline.names[name].lower().startswith(SETS_MEMORY)
     return (timeline.kind[rows] != Kind.COPY) & ~is_set[timeline.name[rows]]
 
