@@ -97,6 +97,8 @@ def _leaked_threads(before: set[threading.Thread]) -> list[str]:
 
 def _is_third_party(thread: threading.Thread) -> bool:
     homes = (type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", None) or "")
+    if isinstance(thread, threading._DummyThread):  # a library's own, such as autograd's for a device, that ran Python
+        return True
     compiling = homes[1].startswith("torch._inductor")  # its pool of compilers stays for the life of the process
     return compiling or thread.name.startswith(THIRD_PARTY_THREADS) or homes[0].startswith(THIRD_PARTY_THREADS)
 
