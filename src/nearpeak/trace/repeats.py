@@ -33,8 +33,8 @@ LEAST_UNIFORM = 0.75
 """With what was set up before, and an evaluation now and then."""
 AS_UNIFORM = 0.005
 """Cuts that are as good as the best, to so much; of these the finest are steps, the coarser ones several."""
-MOST_TRIED = 64
-MOST_CELLS = 4_000_000
+MOST_TRIED = 48
+MOST_CELLS = 500_000
 """Of the table of parts × kernels; beyond it the first parts are judged."""
 LONGEST_PAUSE = 2.0
 """Usual steps; a longer pause at a step's end belongs to none."""
