@@ -37,6 +37,8 @@ def split_processes(timeline: Timeline) -> list[Timeline]:
         return [timeline.with_notes([note])]
     ranks = [_rank(process) for process in processes]
     told = len(set(ranks)) == len(ranks) and None not in ranks
+    note = f"it holds {len(processes)} processes, told apart by which of them launched a stream's work"
+    timeline = timeline.with_notes([note])
     return [
         _part(timeline, process, owners, rank if told else None) for process, rank in zip(processes, ranks, strict=True)
     ]
