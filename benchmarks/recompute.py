@@ -32,7 +32,7 @@ MODELS = {
         model="bert-base", batch=32, sequence=512, precision="bf16", task="sequence-classification"
     ),
     "ViT-B": CaptureRequest(model="vit-b", batch=128, precision="bf16"),
-    "GPT-2": CaptureRequest(model="gpt2", batch=8, sequence=1024, precision="bf16"),
+    "GPT-2": CaptureRequest(model="gpt2", batch=8, sequence=1024, precision="bf16", overrides={"use_cache": False}),
 }
 BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 EVERY = (1, 2, 3, 4, 6)

@@ -23,7 +23,7 @@ __all__ = ["RecomputeChoice", "Recomputer"]
 
 PREPARE_RECOMPUTE = "nearpeak.train.recompute:apply_recompute"
 MIB = 1 << 20
-CORRECTIONS = 6
+CORRECTIONS = 7
 """Captures at most for one budget."""
 CLOSE_SHARE = 0.004
 """Of the activations: a verified peak so little below the wanted one is not worth another capture."""
@@ -134,7 +134,7 @@ class Recomputer:
         best: Chosen | None = None
         tried: set[frozenset[int]] = set()
         close = round(CLOSE_SHARE * self.activation_bytes)
-        margin = close // 4
+        margin = close // 2
         for _ in range(CORRECTIONS):
             chosen = self._search.cheapest(limit_bytes - self._beside)
             if chosen is None or (best is not None and chosen.kept in tried):
@@ -147,7 +147,7 @@ class Recomputer:
                 break
             if excess > 0:  # what changes nothing for the search changes more the next time
                 limit_bytes -= excess + margin
-                margin *= 2
+                margin *= 3
             else:
                 limit_bytes -= excess
         return best

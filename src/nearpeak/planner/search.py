@@ -12,11 +12,13 @@ from nearpeak.planner.options import Option, options_of
 
 __all__ = ["Chosen", "Search"]
 
-RUN_LENGTHS = (1, 2, 4)
+RUN_LENGTHS = (1, 2, 3, 4, 6)
 """Blocks between two boundaries that stay."""
 TRAFFIC_FLOPS = 1.0
 """What moving a byte counts for beside arithmetic: enough to prefer less of it where arithmetic is nearly equal."""
 MOST_STATES = 400
+ALL_SETS_OPERATORS = 7
+"""Up to so many operators with arithmetic in a block, all sets of them are tried for runs of several blocks, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,9 @@ class Search:
         return [(moved, need_of(self.graph, run, moved)) for moved in (_moved(each, origin, run) for each in options)]
 
     def _proven(self, run: Sequence[Block]) -> list[tuple[int, ...]] | None:
-        """Of several blocks: the sets of operators that are worth running again in one of them."""
-        if len(run) == 1:
+        """Of several blocks with many operators: the sets of these that are worth running again in one block."""
+        dear = sum(1 for index in run[0].operators if self.graph.trace.operators[index].flops)
+        if len(run) == 1 or dear <= ALL_SETS_OPERATORS:
             return None
         first = self._runs[self.graph.blocks.index(run[0]), 1]
         return sorted({option.allowed for option, _ in first})
