@@ -23,14 +23,14 @@ def timm_training(*, model: str, batch: int) -> Any:
     return net, batches, loss, _timm_sgd(weight_decay=2e-5)
 
 
-def timm_benchmark(*, model: str, batch: int, image: int) -> Any:
+def timm_benchmark(*, model: str, batch: int, image: int, channels_last: bool = False) -> Any:
     """timm's `benchmark.py --bench train`: the same made-up batch in each step, SGD of torch 1.12, which went over
     parameters one by one."""
     net, (channels, _, _) = _timm_model(model, image)
-    net.train()
 
     def batches() -> Any:
-        return _images(batch, channels, image, image)
+        images, classes = _images(batch, channels, image, image)
+        return images.contiguous(memory_format=torch.channels_last) if channels_last else images, classes
 
     def loss(net: torch.nn.Module, batch: Any) -> Any:
         return torch.nn.functional.cross_entropy(_first(net(batch[0])), batch[1])

@@ -170,6 +170,40 @@ def _timm_request(row: dict[str, str]) -> CaptureRequest:
     )
 
 
+PEFT_RESULTS = "method_comparison/MetaMathQA/results"
+PEFT_TOKENS = 640
+"""Of the longest batch, which no row states; all runs saw the same data. Chosen on the row `lora … rank32` alone."""
+
+
+def peft_request(row: dict[str, str], folder: Path) -> CaptureRequest | None:
+    """A run of PEFT's comparison of methods, from the result file in a checkout of PEFT."""
+    if not row["path"].startswith(PEFT_RESULTS) or row["metric"] != "max_reserved_minus_init":
+        return None
+    return CaptureRequest(
+        model="benchmarks._memory_peft:build",
+        kind="function",
+        overrides={"result": str(folder / row["path"]), "tokens": PEFT_TOKENS},
+        clip_norm=1.0,
+        compute_capability=(8, 9),
+    )
+
+
+def litgpt_request(row: dict[str, str], folder: Path) -> CaptureRequest | None:
+    """A run of LitGPT on one device, from its configuration file in a checkout of LitGPT."""
+    name, _, file = row["model"].partition("/")
+    if file != "lora.yaml" or row["gpu"] != "1xA10G" or not row["measured_MiB"]:
+        return None
+    hub = folder / "config_hub/finetune"
+    known = {path.name.lower(): path for path in hub.iterdir()} if hub.is_dir() else {}
+    return CaptureRequest(
+        model="benchmarks._memory_litgpt:build",
+        kind="function",
+        overrides={"config": str(known.get(name.lower(), hub / name) / file), "tokens": 512},
+        micro_batches=2,
+        compute_capability=(8, 6),
+    )
+
+
 def schedtune_request(row: dict[str, str]) -> CaptureRequest:
     """224-pixel images by the size of the batch's input; the optimizer is not stated: SGD with momentum."""
     return CaptureRequest(

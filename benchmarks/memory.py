@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -23,10 +24,13 @@ from _memory_fits import fits_figures
 from _memory_rows import (
     CASES,
     MIB,
+    Predicted,
     errors_with_offset,
     finished,
+    litgpt_request,
     measured_rows,
     other_errors,
+    peft_request,
     predict_rows,
     schedtune_request,
     share,
@@ -152,6 +156,60 @@ def _print_others(rows: list[dict[str, str]], errors: list[float]) -> None:
     print_table("The same rows, all estimators", ["estimator", "rows", "median", "mean", "90th"], table)
 
 
+def peft(args: Any) -> tuple[dict[str, Any], list[Target]]:
+    """Methods of fine-tuning a language model, each from PEFT's own result file: --peft names a checkout of PEFT, whose
+    `src` must be importable."""
+    if args.peft is None:
+        print("\nPEFT: not compared; --peft names a checkout of PEFT with its method_comparison.")
+        return {}, []
+    rows = [row for row in measured_rows() if row["source"].startswith("huggingface/peft")]
+    pairs = [(row, request) for row in rows if (request := peft_request(row, args.peft)) is not None]
+    predicted, failed = predict_rows(pairs[: 6 if args.quick else None])
+    errors = errors_with_offset(predicted)
+    plain = [abs(each.reserved_mib - each.measured_mib) / each.measured_mib for each in predicted]
+    table = [
+        [name, f"{len(each)}", f"{median(each):.1%}", f"{share(each, 0.9):.1%}", f"{max(each):.1%}"]
+        for name, each in (("without a constant", plain), ("one constant, from other models", errors))
+    ]
+    print_table("PEFT on an L40S", ["error of reserved memory", "rows", "median", "90th", "largest"], table)
+    worst = sorted(zip(errors, predicted, strict=True), key=lambda item: -item[0])[:6]
+    print_table("The worst", ["run", "measured", "reserved"], [_run_cells(each) for _, each in worst])
+    reasons = Counter(_reason(each) for each in failed)
+    print(
+        f"{len(rows)} rows: {len(rows) - len(pairs)} are of other kinds, {len(failed)} could not run: {dict(reasons)}"
+    )
+    return {"errors": errors, "without_constant": plain, "failed": failed}, []
+
+
+def litgpt(args: Any) -> tuple[dict[str, Any], list[Target]]:
+    """LoRA by LitGPT, each run from its configuration file: --litgpt names a checkout; litgpt must be importable."""
+    if args.litgpt is None:
+        print("\nLitGPT: not compared; --litgpt names a checkout of LitGPT with its config_hub.")
+        return {}, []
+    rows = [row for row in measured_rows() if row["source"].startswith("Lightning-AI/litgpt")]
+    pairs = [(row, request) for row in rows if (request := litgpt_request(row, args.litgpt)) is not None]
+    predicted, failed = predict_rows(pairs[: 3 if args.quick else None])
+    errors = [abs(each.allocated_mib - each.measured_mib) / each.measured_mib for each in predicted]
+    table = [
+        [each.row["model"], f"{each.measured_mib:,.0f}", f"{each.allocated_mib:,.0f}", f"{error:.1%}"]
+        for each, error in zip(predicted, errors, strict=True)
+    ]
+    print_table("LitGPT's LoRA on an A10G, allocated MiB", ["run", "measured", "predicted", "error"], table)
+    print(f"median {median(errors):.1%}, 90th percentile {share(errors, 0.9):.1%}")
+    print(f"{len(rows)} rows: {len(rows) - len(pairs)} are of other kinds, {len(failed)} could not run: {failed[:3]}")
+    return {"errors": errors, "failed": failed}, []
+
+
+def _run_cells(each: Predicted) -> list[str]:
+    return [Path(each.row["path"]).stem[:48], f"{each.measured_mib:,.0f}", f"{each.reserved_mib:,.0f}"]
+
+
+def _reason(error: str) -> str:
+    """The kind of what was raised, or what was said of time."""
+    found = re.search(r"(\w+(?:Error|Exception))\b", error)
+    return found.group(1) if found else error.rsplit(": ", 1)[-1][:60]
+
+
 def schedtune(_: Any) -> tuple[dict[str, Any], list[Target]]:
     """ResNets on five cards; software and optimizer are not stated, so nothing is promised of them."""
     rows = [row for row in measured_rows() if row["metric"] == "peak_mem_usage"]
@@ -169,17 +227,24 @@ def schedtune(_: Any) -> tuple[dict[str, Any], list[Target]]:
 def not_reconstructed(_: Any) -> tuple[dict[str, Any], list[Target]]:
     """Tables whose configurations need code, data or settings that they do not state."""
     used = ("nvml_used_minus_start", "nvidia_smi_max", "peak_mem_usage")
-    left = Counter((row["source"].split("@")[0], row["kind"]) for row in measured_rows() if row["metric"] not in used)
-    table = [[source, kind, f"{count:,}"] for (source, kind), count in left.most_common()]
-    print_table("Rows not reconstructed", ["source", "kind", "rows"], table)
+    others = [row for row in measured_rows() if row["metric"] not in used and not _has_program(row)]
+    left = Counter((row["source"].split("@")[0], row["kind"], row["metric"]) for row in others)
+    table = [[*what, f"{count:,}"] for what, count in left.most_common()]
+    print_table("Rows not reconstructed", ["source", "kind", "figure", "rows"], table)
     return {"rows": sum(left.values())}, []
+
+
+def _has_program(row: dict[str, str]) -> bool:
+    return peft_request(row, Path()) is not None or litgpt_request(row, Path()) is not None
 
 
 def fits(args: Any) -> tuple[dict[str, Any], list[Target]]:
     """The largest batch of a ladder that fitted in 24 GB: it fits, the next size up does not."""
     figures = fits_figures(6 if args.quick else args.rows // 2, args.seed)
     right = figures["right_share"]
-    print(f"\nfits in a 3090: {figures['decisions']} decisions, {right:.1%} right; unsupported {figures['failed']}")
+    left = len(figures["failed"])
+    print(f"\nfits in a 3090: {figures['decisions']} decisions, {right:.1%} right; undecided {left}")
+    print(*figures["failed"][:12], sep="\n")
     print("wrong, by share of memory:", [f"{name} {by:.1%}" for name, by in figures["wrong"]][:12])
     worst = max((by for _, by in figures["wrong"]), default=0.0)
     targets = [
@@ -291,6 +356,8 @@ SECTIONS: dict[str, Section] = {
     "training_snapshots": training_snapshots,
     "xmem": xmem,
     "timm_a100": timm_a100,
+    "peft": peft,
+    "litgpt": litgpt,
     "schedtune": schedtune,
     "not_reconstructed": not_reconstructed,
     "fits": fits,
@@ -306,6 +373,8 @@ def main() -> None:
     parser.add_argument("--configurations", type=int, default=200, help="random architectures tried")
     parser.add_argument("--seed", type=int, default=SEED, help="of the samples")
     parser.add_argument("--snapshot-code", metavar="MODULE:FUNCTION", help="builds the model behind the snapshots")
+    parser.add_argument("--peft", metavar="FOLDER", type=Path, help="a checkout of PEFT, for the rows it measured")
+    parser.add_argument("--litgpt", metavar="FOLDER", type=Path, help="a checkout of LitGPT, for the rows it measured")
     args = parser.parse_args()
     figures: dict[str, Any] = {}
     targets: list[Target] = []
