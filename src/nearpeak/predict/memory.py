@@ -13,7 +13,7 @@ from nearpeak.predict.step_trace import StepTrace, repeated
 
 __all__ = ["STEPS", "MemoryForecast", "Risk", "forecast_memory", "peaks"]
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 STEPS = 2
 """Optimizer state comes in the first step; the second is the first that has all."""
 LATER_STEPS = 4
@@ -29,9 +29,10 @@ of the other models, 252 did; 11 lay below and 17 above, most while algorithms w
 CALIBRATED_SHARE = 0.02
 """With a reading, without convolutions: the constant read from any of those four runs gives the others within 1.8 %.
 With convolutions a reading takes away the constant and nothing else: their shares stay."""
-CONVOLUTION = (
-    "convolutions: cuDNN picks algorithms by itself; with cudnn.benchmark, the first step holds up to some GB more for "
-    "moments while it tries them, which 4 in 100 measured runs showed"
+CONVOLUTION = "convolutions: which algorithm cuDNN picks, and with it the workspace, is not known"
+TRIED = (
+    "cudnn.benchmark: while algorithms are tried in the first step, about {:.1f} GiB are reserved for moments; what "
+    "does not fit is not tried"
 )
 READING_LEFT = "a reading of the card narrows this: --calibrate used=…"
 CALIBRATED_ON = "6 measured runs of three transformers"
@@ -94,7 +95,8 @@ def forecast_memory(
     context = _context(trace, card, extra_device_bytes, reading)
     allocated = _around(played.peak_allocated, shares)
     later = play(repeated(trace, steps + LATER_STEPS, keeps_outputs=keeps_outputs), settings)
-    reserved = _reaching(_around(played.peak_reserved, shares), later.peak_reserved)
+    tried = _tried_peak(played, card, context)
+    reserved = _reaching(_around(played.peak_reserved, shares), max(later.peak_reserved, tried))
     used = Interval(reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high)
     basis = _basis(trace, reading)
     fits, why = _verdict(several, card, context, shares, settings)
@@ -108,7 +110,7 @@ def forecast_memory(
         by_module=played.by_module,
         peak_phase=played.peak_phase,
         curve=played.curve,
-        risks=_risks(trace, played.peak_reserved),
+        risks=_risks(trace, played.peak_reserved, tried),
         parameters=trace.parameters,
         trainable_parameters=trace.trainable_parameters,
         flops=trace.flops,
@@ -153,10 +155,19 @@ def _reaching(interval: Interval, high: float) -> Interval:
     return Interval(interval.low, interval.likely, max(interval.high, high))
 
 
-def _risks(trace: StepTrace, likely_bytes: int) -> tuple[Risk, ...]:
+def _tried_peak(played: Played, card: DeviceModel | None, context: Interval) -> int:
+    """Reserved while algorithms are tried. What does not fit is not tried: it never makes a step fail."""
+    if card is None:
+        return played.peak_tried
+    return max(0, min(played.peak_tried, int(card.memory_bytes - context.low)))
+
+
+def _risks(trace: StepTrace, likely_bytes: int, tried_bytes: int) -> tuple[Risk, ...]:
     found = [Risk(text) for text in trace.risks]
     if _has_convolutions(trace):
         found.append(Risk(CONVOLUTION, round(likely_bytes * (CONVOLUTION_HIGH_SHARE - HIGH_SHARE))))
+    if tried_bytes > likely_bytes:
+        found.append(Risk(TRIED.format(tried_bytes / GIB), tried_bytes - likely_bytes))
     return tuple(found)
 
 

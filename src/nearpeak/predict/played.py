@@ -32,6 +32,8 @@ class Played:
 
     peak_allocated: int
     peak_reserved: int
+    peak_tried: int
+    """Reserved for a moment while `cudnn.benchmark` has algorithms tried, on a device without limit; 0: none are."""
     peak_phase: str
     peak_step: int
     by_category: dict[str, int]
@@ -51,6 +53,7 @@ def play(trace: StepTrace, settings: AllocatorSettings | None = None) -> Played:
     return Played(
         peak_allocated=status.peak_allocated,
         peak_reserved=status.peak_reserved,
+        peak_tried=run.peak_tried,
         peak_phase=run.peak[1],
         peak_step=run.peak[2],
         by_category=by_category,
@@ -78,6 +81,8 @@ class _Run:
         self.allocator = allocator
         self.peak: tuple[int, str, int] = (0, "build", 0)
         """(events until then, phase, step)"""
+        self.peak_tried = 0
+        self._tried = iter(trace.tried_bytes)
         self._trace = trace
         self._sizes = [allocation.bytes for allocation in trace.allocations]
         self._address: dict[int, int] = {}
@@ -93,6 +98,7 @@ class _Run:
             if event > 0:
                 address[event] = allocator.malloc(self._sizes[event - 1])
             elif event == 0:
+                self.peak_tried = max(self.peak_tried, status.reserved + next(self._tried, 0))
                 allocator.empty_cache()
             else:
                 allocator.free(address.pop(-event))

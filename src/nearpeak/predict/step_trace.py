@@ -74,6 +74,8 @@ class StepTrace:
     risks: tuple[str, ...] = ()
     """What makes the trace less than certain, each named."""
     steps: int = 1
+    tried_bytes: tuple[int, ...] = ()
+    """For each 0 among the events: the most that an algorithm took that was tried just before, beside all else."""
     facts: dict[str, str] = field(default_factory=dict)
     """Versions and choices behind it."""
 

@@ -18,6 +18,7 @@ from nearpeak.predict.pretend.device import DEVICE
 from nearpeak.predict.pretend.flops import operator_flops
 from nearpeak.predict.pretend.hidden import HiddenMemory
 from nearpeak.predict.pretend.modules import ModuleStack
+from nearpeak.predict.pretend.trials import tried_bytes
 from nearpeak.predict.step_trace import Allocation, Operator, Segment, StepTrace
 
 __all__ = ["Tracker", "last_operator"]
@@ -47,6 +48,7 @@ class Tracker(TorchDispatchMode):
         self._category: dict[int, str] = {}
         self._operators: list[Operator] = []
         self._events: list[int] = []
+        self._tried: list[int] = []
         self._segments: list[Segment] = []
         self._of_storage: dict[int, int] = {}
         self._freed_in: dict[int, str] = {}
@@ -84,6 +86,7 @@ class Tracker(TorchDispatchMode):
             operators=tuple(self._operators),
             segments=tuple(self._segments),
             risks=tuple(self.risks),
+            tried_bytes=tuple(self._tried),
             **counts,
         )
 
@@ -123,6 +126,7 @@ class Tracker(TorchDispatchMode):
         if throughout:
             self._pass(throughout, module)
         if self.hidden.empties_cache(func, args):
+            self._tried.append(tried_bytes(func, args))
             self._events.append(0)
         if func.is_view:
             return
