@@ -90,7 +90,7 @@ def test_a_card_asks_for_no_more_than_it_needs(capfd: pytest.CaptureFixture[str]
 
 
 def test_a_card_that_is_too_small_is_said_to_be(capfd: pytest.CaptureFixture[str]) -> None:
-    document = predicted(capfd, "--gpu-memory", "128MiB")
+    document = predicted(capfd, "--gpu-memory", "40MiB")
     assert document["fits"] is False and document["recompute"]["met"] is False
     assert "No recomputation keeps within what the card has" in document["recompute"]["why"]
 
