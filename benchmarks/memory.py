@@ -13,7 +13,6 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -38,13 +37,14 @@ from _memory_rows import (
     usable_mib,
     xmem_request,
 )
+from _memory_speed import speed_figures
 from _table import Target, finish, options, print_table
 
 from nearpeak.errors import NearpeakError
 from nearpeak.predict.capture import capture, capture_all
 from nearpeak.predict.memory import peaks
 from nearpeak.predict.replay import replay
-from nearpeak.predict.request import CaptureRequest, Lora
+from nearpeak.predict.request import CaptureRequest
 from nearpeak.predict.snapshot import read_snapshot
 
 Section = Callable[[Any], tuple[dict[str, Any], list[Target]]]
@@ -254,55 +254,9 @@ def fits(args: Any) -> tuple[dict[str, Any], list[Target]]:
     return figures, targets
 
 
-SPEED: dict[str, dict[str, Any]] = {
-    "bert-base": {"batch": 32, "sequence": 128, "layers": ("num_hidden_layers", 24)},
-    "resnet50": {"batch": 32},
-    "gpt2": {"batch": 8, "sequence": 1024, "layers": ("n_layer", 24)},
-    "vit-b": {"batch": 32, "layers": ("num_hidden_layers", 24)},
-    "convnext-t": {"batch": 32},
-    "t5-small": {"batch": 32, "sequence": 128, "layers": ("num_layers", 12)},
-    "Llama-3-8B": {"batch": 1, "sequence": 1024, "precision": "bf16-weights", "layers": ("num_hidden_layers", 64)},
-    "Llama-3-8B LoRA": {
-        "batch": 1, "sequence": 1024, "precision": "bf16-weights", "lora": Lora(rank=16),
-        "layers": ("num_hidden_layers", 64),
-    },
-    "ModernBERT-base": {"batch": 8, "sequence": 512, "layers": ("num_hidden_layers", 44)},
-}  # fmt: skip
-
-
 def speed(args: Any) -> tuple[dict[str, Any], list[Target]]:
-    """Seconds and memory of a whole prediction in a fresh process, and of the same model with twice the layers."""
-    rows, seconds, ratios = [], [], []
-    for name, settings in list(SPEED.items())[: 2 if args.quick else None]:
-        given = {key: value for key, value in settings.items() if key != "layers"}
-        layers = settings.get("layers")
-        try:
-            once = _seconds(CaptureRequest(model=name.split()[0], **given))
-            twice = (
-                _seconds(CaptureRequest(model=name.split()[0], overrides=dict([layers]), **given)) if layers else None
-            )
-        except NearpeakError as error:
-            rows.append([name, str(error)[:60], "", ""])
-            continue
-        seconds.append(once)
-        if twice is not None:
-            ratios.append(twice / once)
-        doubled = "" if twice is None else f"{twice:.1f} s"
-        rows.append([name, f"{once:.1f} s", doubled, "" if twice is None else f"{twice / once:.2f}"])
-    print_table("Time of a prediction", ["model", "time", "twice the layers", "ratio"], rows)
-    held_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / MIB
-    targets = [
-        Target("slowest prediction, s", max(seconds), 15, at_most=True),
-        Target("twice the layers, at most so many times", max(ratios), 1.5, at_most=True),
-        Target("most memory, GiB", held_gib, 4, at_most=True),
-    ]
-    return {"seconds": seconds, "ratios": ratios}, targets
-
-
-def _seconds(request: CaptureRequest) -> float:
-    start = time.perf_counter()
-    peaks(capture(request))
-    return time.perf_counter() - start
+    """What a whole prediction costs, and that of the same model with twice the layers."""
+    return speed_figures(1 if args.quick else args.repeats, 2 if args.quick else None)
 
 
 def support(args: Any) -> tuple[dict[str, Any], list[Target]]:
@@ -371,6 +325,7 @@ def main() -> None:
     parser.add_argument("--only", choices=SECTIONS, action="append", help="this section alone; may be repeated")
     parser.add_argument("--rows", type=int, default=100, help="rows sampled of the large tables")
     parser.add_argument("--configurations", type=int, default=200, help="random architectures tried")
+    parser.add_argument("--repeats", type=int, default=3, help="predictions of each model whose median time is taken")
     parser.add_argument("--seed", type=int, default=SEED, help="of the samples")
     parser.add_argument("--snapshot-code", metavar="MODULE:FUNCTION", help="builds the model behind the snapshots")
     parser.add_argument("--peft", metavar="FOLDER", type=Path, help="a checkout of PEFT, for the rows it measured")

@@ -71,6 +71,7 @@ def prepare() -> None:
     register(DEVICE, backend_module=_backend_module())
     fake_kernels()
     _skip_device_initialisation()
+    _dispatch_at_once()
     _know_fake_parameters()
 
 
@@ -104,6 +105,14 @@ def _skip_device_initialisation() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[assignment,method-assign]
+
+
+def _dispatch_at_once() -> None:
+    """Each operator passes a guard against being compiled, twice; nothing is compiled here."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    guarded = FakeTensorMode.__torch_dispatch__
+    FakeTensorMode.__torch_dispatch__ = getattr(guarded, "__wrapped__", guarded)  # type: ignore[method-assign]
 
 
 def _know_fake_parameters() -> None:

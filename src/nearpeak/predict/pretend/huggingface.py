@@ -45,12 +45,21 @@ def _see_tensors_as_real() -> None:
 
 
 def _config(transformers: Any, request: CaptureRequest) -> Any:
+    """Made anew with what the request changes: classes derive further settings from those they are given."""
     config = _found_config(transformers, request.model)
-    for name, value in request.overrides.items():
+    if not request.overrides:
+        return config
+    for name in request.overrides:
         if not hasattr(config, name):
             raise SettingError(f"{request.model}: its configuration has no {name!r}.")
-        setattr(config, name, value)
-    return config
+    settings = {name: value for name, value in config.to_dict().items() if not _one_for_each_layer(config, name, value)}
+    changed = {config.attribute_map.get(name, name): value for name, value in request.overrides.items()}
+    return type(config).from_dict({**settings, **changed})
+
+
+def _one_for_each_layer(config: Any, name: str, value: Any) -> bool:
+    """Such as the kind of each layer, which follows from their number."""
+    return name == "layer_types" and isinstance(value, list) and len(value) == getattr(config, "num_hidden_layers", 0)
 
 
 def _complete(config: Any) -> None:

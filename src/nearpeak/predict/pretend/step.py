@@ -42,9 +42,10 @@ class _OnDevice(TorchFunctionMode):
     """The user's code says cuda: it gets the pretend device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if _is_cuda(kwargs.get("device")):
-            kwargs["device"] = DEVICE
+        if kwargs is None:
+            kwargs = {}
+        elif _is_cuda(kwargs.get("device")):
+            kwargs = {**kwargs, "device": DEVICE}
         if func is torch.Tensor.cuda:
             return args[0].to(DEVICE)
         if func is torch.Tensor.to and len(args) > 1 and _is_cuda(args[1]):

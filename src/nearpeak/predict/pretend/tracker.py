@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from nearpeak.predict.pretend.answers import answer
 from nearpeak.predict.pretend.autocast import casting
@@ -26,12 +25,31 @@ __all__ = ["Tracker", "last_operator"]
 aten = torch.ops.aten
 
 
-_LAST: dict[str, str] = {"operator": "(none)", "module": ""}
+_LAST: dict[str, Any] = {"operator": None, "module": ""}
 
 
 def last_operator() -> str:
     """The operator that was called last, and its module."""
-    return f"operator {_LAST['operator']} in module {_LAST['module'] or '(the model itself)'}"
+    operator = _LAST["operator"]
+    name = "(none)" if operator is None else operator.name()
+    return f"operator {name} in module {_LAST['module'] or '(the model itself)'}"
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments or results, which stand in lists and tuples at most."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if not isinstance(value, list | tuple):
+        return []
+    return [tensor for each in value for tensor in tensors_in(each)]
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    """What changes lists of tensors in place makes nothing, and torch takes long to find that out."""
+    in_place = func._schema.name.startswith(("aten::_foreach_", "aten::_fused_")) and not func._schema.returns
+    if in_place and args[0] and args[0][0].device.type == DEVICE:
+        return None
+    return func(*args, **kwargs)
 
 
 class Tracker(TorchDispatchMode):
@@ -92,19 +110,23 @@ class Tracker(TorchDispatchMode):
 
     # -- what torch tells ----------------------------------------------------------------------------------------------
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would wrap what follows so that it is not compiled: a cost with each operator, where nothing is."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        _LAST["operator"], _LAST["module"] = func.name(), self.modules.innermost
+        _LAST["operator"], _LAST["module"] = func, self.modules.innermost
         answered, result = answer(func, args, kwargs, self.risks)
         if answered and not isinstance(result, torch.Tensor | tuple):
             return result
         module = self.modules.current(self.phase)
         for size in self.hidden.before(func, args, kwargs, self.phase):
             self._category[self._allocate(size, module)] = "workspace"
-        out = result if answered else func(*args, **kwargs)
+        out = result if answered else _run(func, args, kwargs)
         out, copied = in_cudnn_format(func, args, out)
-        operands = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        results = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
+        operands, results = tensors_in((*args, *kwargs.values())), tensors_in(out)
         self._record(func, args, kwargs, module, operands, results, copied)
         return out
 
