@@ -38,10 +38,10 @@ from _memory_rows import (
     xmem_request,
 )
 from _memory_speed import speed_figures
+from _memory_support import support_figures
 from _table import Target, finish, options, print_table
 
-from nearpeak.errors import NearpeakError
-from nearpeak.predict.capture import capture, capture_all
+from nearpeak.predict.capture import capture
 from nearpeak.predict.memory import peaks
 from nearpeak.predict.replay import replay
 from nearpeak.predict.request import CaptureRequest
@@ -260,49 +260,8 @@ def speed(args: Any) -> tuple[dict[str, Any], list[Target]]:
 
 
 def support(args: Any) -> tuple[dict[str, Any], list[Target]]:
-    """Random architectures of timm and transformers: how many run, and whether the others say why."""
-    count = 10 if args.quick else args.configurations
-    requests = _random_requests(count, args.seed)
-    failed: list[str] = []
-    for begin in range(0, len(requests), 8):
-        chunk = requests[begin : begin + 8]
-        for request, result in zip(chunk, capture_all(chunk, time_limit_s=60), strict=True):
-            if isinstance(result, NearpeakError):
-                failed.append(f"{request.kind}/{request.model}: {result}")
-    print(f"\n{len(requests)} random configurations, {len(failed)} unsupported:")
-    for line in failed:
-        print("  ", line[:200])
-    return {"failed": failed}, [Target("random configurations supported", 1 - len(failed) / len(requests), 0.9)]
-
-
-def _random_requests(count: int, seed: int) -> list[CaptureRequest]:
-    draw = random.Random(seed)
-    code = (
-        "from nearpeak.predict.pretend.vision import stand_in_for_torchvision as s; s(); import timm;"
-        "print(' '.join(timm.list_models()))"
-    )
-    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    )
-
-    families = sorted(
-        {
-            *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-            *MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-            *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-            *MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-        }
-    )
-    vision = draw.sample(listed.stdout.split()[-1200:], count // 2)
-    text = draw.sample(families, min(count - count // 2, len(families)))
-    precisions: Any = ("fp32", "bf16", "fp16")
-    return [CaptureRequest(model=m, kind="timm", batch=2, precision=draw.choice(precisions)) for m in vision] + [
-        CaptureRequest(model=m, batch=2, sequence=64, precision=draw.choice(precisions)) for m in text
-    ]
+    """Random configurations of timm and transformers: how many run, and whether the others say why."""
+    return support_figures(10 if args.quick else args.configurations, args.seed, limit_s=60)
 
 
 SECTIONS: dict[str, Section] = {

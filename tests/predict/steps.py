@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -97,6 +102,69 @@ class Replacing(torch.optim.Optimizer):
             parameter.data -= state["momentum"]
 
 
+class Selecting(nn.Module):
+    """Goes by values that follow from its arguments alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(8, 64))
+        self.register_buffer("kept", torch.tensor([3, 0, 5]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        places = (ids == 7).nonzero()  # 4 x 6 ids, three of seven in each row
+        rows = self.weight[ids][ids == 7]
+        spread = torch.repeat_interleave(rows[:3], self.kept.clamp(min=1), dim=0)
+        found = (places.shape[0], rows.shape, spread.shape, int(self.kept.sum()))
+        if found != (12, (12, 64), (9, 64), 8):
+            raise ValueError(f"{found}")
+        return spread.sum()
+
+
+def selecting() -> Any:
+    ids = [[7, 7, 7, 2, 2, 2]] * 4
+    return Selecting(), lambda: torch.tensor(ids).to("cuda"), lambda model, ids: model(ids)
+
+
+def changed() -> Any:
+    """Known values that unknown ones were written over are not known any more."""
+
+    def loss(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        ids[0, 0] = model.weight.detach().argmax()
+        return model.weight[ids == 7].sum() + int(ids.sum())
+
+    return nn.Linear(6, 4), lambda: torch.zeros(4, 6, dtype=torch.int64, device="cuda"), loss
+
+
+class FailsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * 2
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        return torch.mm(gradient, torch.empty(3, 5, device=gradient.device))
+
+
+class Failing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        return FailsInBackward.apply(self.inner(tensor))
+
+
+def failing_backward() -> Any:
+    return Failing(), (torch.empty(4, 4),), lambda model, batch: model(batch[0]).sum()
+
+
+def killed() -> Any:
+    """The process ends in forward, as a fault in a library would have it."""
+    model = nn.Sequential(nn.Linear(4, 4))
+    model[0].register_forward_hook(lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+    return model, (torch.empty(4, 4),), lambda model, batch: model(batch[0]).sum()
+
+
 class Broken(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -120,4 +188,18 @@ def broken() -> Any:
 
 
 def hanging() -> Any:
+    time.sleep(60)
+
+
+def stubborn() -> Any:
+    """Takes what interrupts it for an error of its own, once."""
+    with contextlib.suppress(Exception):
+        time.sleep(60)
+    time.sleep(60)
+
+
+def deaf(pids: str) -> Any:
+    """Nothing interrupts it, and it starts a process."""
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    Path(pids).write_text(f"{os.getpid()} {subprocess.Popen(['sleep', '60']).pid}")
     time.sleep(60)

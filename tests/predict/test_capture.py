@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from nearpeak.errors import NearpeakError, SettingError, UnsupportedError
@@ -35,6 +38,11 @@ STEPS: dict[str, dict[str, Any]] = {
     "experts bf16-weights": {"precision": "bf16-weights"},
     "norms": {},
     "broken": {},
+    "selecting": {},
+    "changed": {},
+    "failing_backward": {},
+    "killed": {},
+    "perceptron again": {},
 }
 
 
@@ -195,13 +203,64 @@ def test_what_fails_is_named_with_operator_and_module() -> None:
     assert "steps:broken: unsupported: operator aten::mm in module inner.matmul: " in str(error)
 
 
-def test_limits_hold_on_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_follow_from_arguments_alone_are_used() -> None:
+    assert not captured("selecting").risks
+
+
+def test_unknown_values_are_named_even_where_known_ones_stood() -> None:
+    risks = " ".join(captured("changed").risks)
+    assert ".item()" in risks
+    assert "boolean selection" in risks
+
+
+def test_what_fails_in_backward_is_named() -> None:
+    error = results()["failing_backward"]
+    assert isinstance(error, UnsupportedError)
+    assert "steps:failing_backward: unsupported: operator aten::mm in module " in str(error)
+
+
+def test_a_process_that_dies_is_named_with_its_last_operator_and_harms_no_other() -> None:
+    error = results()["killed"]
+    assert isinstance(error, UnsupportedError)
+    assert "operator aten::addmm in module 0: the process that ran its step ended by signal SIGSEGV" in str(error)
+    assert captured("perceptron again") == captured("perceptron")
+
+
+@pytest.fixture
+def steps_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+
+def test_limits_hold_on_time_and_memory(steps_found: None) -> None:
     hanging = CaptureRequest(model="steps:hanging", kind="function")
     with pytest.raises(UnsupportedError, match=r"not done after 0\.2 s"):
         capture(hanging, time_limit_s=0.2)
     with pytest.raises(UnsupportedError, match="the process that ran its step ended|MemoryError"):
         capture(hanging, memory_limit_bytes=64 << 20)
+
+
+def test_what_catches_its_interruption_is_interrupted_again(steps_found: None) -> None:
+    with pytest.raises(UnsupportedError, match=r"not done after 0\.2 s"):
+        capture(CaptureRequest(model="steps:stubborn", kind="function"), time_limit_s=0.2)
+
+
+def test_a_step_that_cannot_be_interrupted_is_ended_with_all_it_started(
+    steps_found: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    clock = SimpleNamespace(monotonic=lambda: 1e6 if pids.exists() and pids.read_text() else 0.0)
+    monkeypatch.setattr("nearpeak.predict.capture.time", clock)
+    with pytest.raises(UnsupportedError, match=r"steps:deaf: the process that ran its step gave no answer within"):
+        capture(CaptureRequest(model="steps:deaf", kind="function", overrides={"pids": str(pids)}), time_limit_s=60)
+    patience = time.monotonic() + 10
+    while any(_runs(pid) for pid in map(int, pids.read_text().split())):
+        assert time.monotonic() < patience
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and not just waiting to be noticed."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_requests_are_checked_before_anything_runs() -> None:

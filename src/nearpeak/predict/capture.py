@@ -6,9 +6,13 @@ without harm here.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +29,7 @@ TIME_LIMIT_S = 120.0
 MEMORY_LIMIT_BYTES = 4 << 30
 START_S = 60.0
 """For the process to begin, on a busy machine; a step that hangs outside of Python is ended after this, too."""
+LOOKED_EVERY_S = 1.0
 
 
 def capture(
@@ -62,12 +67,18 @@ def _in_one_process(
 ) -> tuple[list[StepTrace | NearpeakError], str]:
     """(results of the steps before the process ended, why it ended)"""
     with tempfile.TemporaryDirectory(prefix="nearpeak-") as folder:
-        asked, answered = Path(folder, "requests.json"), Path(folder, "results.msgpack")
+        asked = Path(folder, "requests.json")
         asked.write_bytes(msgspec.json.encode(list(requests)))
-        command = [sys.executable, "-m", "nearpeak.predict.pretend.worker", str(asked), str(answered)]
-        why = _run([*command, str(memory_limit_bytes), str(time_limit_s)], time_limit_s * len(requests) + START_S)
-        raw = msgspec.msgpack.decode(answered.read_bytes(), type=list[_Result]) if answered.exists() else []
+        command = [sys.executable, "-m", "nearpeak.predict.pretend.worker", str(asked), folder]
+        why = _run([*command, str(memory_limit_bytes), str(time_limit_s)], Path(folder), time_limit_s + START_S)
+        answers = [path.read_bytes() for path in _answers(folder, len(requests)) if path.exists()]
+    raw = [msgspec.msgpack.decode(answer, type=_Result) for answer in answers]
     return [each.trace or _error(request, each) for request, each in zip(requests, raw, strict=False)], why
+
+
+def _answers(folder: str, count: int) -> list[Path]:
+    """Where the process puts its answer to each request, in their order."""
+    return [Path(folder, f"{number}.msgpack") for number in range(count)]
 
 
 class _Result(msgspec.Struct):
@@ -78,15 +89,40 @@ class _Result(msgspec.Struct):
     kind: str = ""
 
 
-def _run(command: list[str], time_limit_s: float) -> str:
-    """Run the process; returns what to say of requests that it leaves without an answer."""
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=time_limit_s, check=False)
-    except subprocess.TimeoutExpired:
-        return f"the process that ran its step did not end within {time_limit_s:g} s"
-    lines = [line for line in ended.stderr.strip().splitlines() if line.strip()]
+def _run(command: list[str], folder: Path, time_limit_s: float) -> str:
+    """Run the process; returns what to say of requests that it leaves without an answer.
+
+    The limit holds from one answer to the next. What the user's code may have started goes with the process.
+    """
+    complaints = folder / "stderr"
+    with complaints.open("wb") as stderr:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+        )
+        try:
+            in_time = _ended_in_time(process, folder, time_limit_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if not in_time:
+        return f"the process that ran its step gave no answer within {time_limit_s:g} s"
+    lines = [line for line in complaints.read_text(errors="replace").splitlines() if line.strip()]
     last = lines[-1][:300] if lines else "no output"
-    return f"the process that ran its step ended with code {ended.returncode}: {last}"
+    return f"the process that ran its step ended with code {process.returncode}: {last}"
+
+
+def _ended_in_time(process: subprocess.Popen[bytes], folder: Path, time_limit_s: float) -> bool:
+    """Waits; the clock starts anew with each answer."""
+    answered, deadline_s = 0, time.monotonic() + time_limit_s
+    while time.monotonic() < deadline_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LOOKED_EVERY_S)
+            return True
+        found = len(list(folder.glob("*.msgpack")))
+        if found > answered:
+            answered, deadline_s = found, time.monotonic() + time_limit_s
+    return False
 
 
 def _error(request: CaptureRequest, result: _Result) -> NearpeakError:

@@ -5,33 +5,62 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map
 
-from nearpeak.predict.pretend.device import DEVICE
+from nearpeak.predict.pretend.said import assume
 
-__all__ = ["answer"]
+__all__ = ["answer", "in_places"]
 
 aten = torch.ops.aten
+_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 READS = "`.item()`: a value read from the device was taken to be 1 (or true)"
 SELECTS = "boolean selection: taken to select every element"
+TARGETS = "CTC loss: all targets taken to be of one length"
 UNIQUE = "unique: every element taken to differ"
 
 
-def answer(func: Any, args: Any, kwargs: Any, risks: dict[str, None]) -> tuple[bool, Any]:
-    """(whether it was answered here, the answer); notes what was assumed."""
+def answer(func: Any, args: Any, kwargs: Any, real: Any) -> tuple[bool, Any]:
+    """(whether it was answered here, the answer); notes what was assumed. `real` is what the operator gives where that
+    is known."""
+    if real is not None and not _DEPENDENT.isdisjoint(func.tags):
+        return True, tree_map(lambda each: _like(each, args[0]), real)
     handler = _HANDLERS.get(func)
-    if handler is None or not _on_device(args):
+    if handler is None or not _without_data(args):
         return False, None
     found = handler(*args, **kwargs)
     if found is None:
         return False, None
     risk, result = found
     if risk is not None:
-        risks[risk] = None
+        assume(risk)
     return True, result
 
 
-def _on_device(args: Any) -> bool:
-    return bool(args) and isinstance(args[0], torch.Tensor) and args[0].device.type == DEVICE
+def _without_data(args: Any) -> bool:
+    return bool(args) and isinstance(args[0], torch.Tensor) and isinstance(args[0], FakeTensor)
+
+
+def _like(real: Any, operand: torch.Tensor) -> Any:
+    return operand.new_empty(real.shape, dtype=real.dtype) if isinstance(real, torch.Tensor) else real
+
+
+def in_places(func: Any, args: Any, tracker: Any) -> Any:
+    """Arguments of an operator with places instead of masks among its indices: real devices look for them first."""
+    if func is not aten.index.Tensor or not any(_is_mask(each) for each in args[1]):
+        return args
+    indices: list[Any] = []
+    for each in args[1]:
+        if not _is_mask(each):
+            indices.append(each)
+            continue
+        found = tracker.__torch_dispatch__(aten.nonzero.default, (), (each,))
+        indices += [tracker.__torch_dispatch__(aten.select.int, (), (found, 1, axis)) for axis in range(each.dim())]
+    return (args[0], indices, *args[2:])
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def _scalar(tensor: torch.Tensor) -> tuple[str, Any]:
@@ -52,6 +81,18 @@ def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> tuple[str, Any]:
 def _unique(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[str, Any]:
     flat = tensor.new_empty(tensor.numel())
     return UNIQUE, (flat, tensor.new_empty(tensor.shape, dtype=torch.int64), flat.new_empty(0, dtype=torch.int64))
+
+
+def _ctc_loss(log_probabilities: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -> tuple[str, Any]:
+    """The loss of each sample, and the sums over paths that backward reads."""
+    time, batch = log_probabilities.shape[0], log_probabilities.shape[1]
+    longest = targets.shape[1] if targets.dim() == 2 else -(-targets.numel() // batch)
+    sums = log_probabilities.new_empty((batch, time, 2 * longest + 1))
+    return TARGETS, (log_probabilities.new_empty(batch), sums)
+
+
+def _ctc_loss_backward(_: torch.Tensor, log_probabilities: torch.Tensor, *__: Any, **___: Any) -> tuple[None, Any]:
+    return None, torch.empty_like(log_probabilities)
 
 
 def _equal(*_: Any) -> tuple[str, Any]:
@@ -88,4 +129,8 @@ _HANDLERS: dict[Any, Any] = {
     aten._unique2.default: _unique,
     aten.unique_consecutive.default: _unique,
     aten.equal.default: _equal,
+    aten._ctc_loss.default: _ctc_loss,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.default: _ctc_loss_backward,
+    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
 }

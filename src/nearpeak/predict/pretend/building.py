@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nearpeak.predict.pretend.device import DEVICE
+from nearpeak.predict.pretend.values import KnownValues
 
 __all__ = ["building", "to_device"]
 
@@ -112,15 +113,20 @@ def _without_initialisation() -> Iterator[None]:
             setattr(init, name, function)
 
 
-def to_device(model: torch.nn.Module, dtype: torch.dtype | None = None, *, channels_last: bool = False) -> None:
+def to_device(
+    model: torch.nn.Module, dtype: torch.dtype | None, values: KnownValues, *, channels_last: bool = False
+) -> None:
     """Move parameters and buffers, in the order in which `Module.to` does; tied ones stay tied.
 
-    `dtype` is the precision of floating point parameters, None keeps theirs.
+    `dtype` is the precision of floating point parameters, None keeps theirs. Buffers keep values that they have.
     """
     moved: dict[int, Any] = {}
     for module in _bottom_up(model):
         _move(module._parameters, moved, dtype, channels_last)
         _move(module._buffers, moved, dtype, channels_last)
+    for before, after in moved.values():
+        if not isinstance(before, torch.nn.Parameter | FakeTensor):
+            values.know(after, before)
 
 
 def _bottom_up(module: torch.nn.Module, seen: set[int] | None = None) -> Iterator[torch.nn.Module]:

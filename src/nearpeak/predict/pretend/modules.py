@@ -14,7 +14,8 @@ class ModuleStack:
     """Follows the calls of modules. One in a process."""
 
     def __init__(self) -> None:
-        self._paths: dict[int, str] = {}
+        self.paths: dict[int, str] = {}
+        """id of a module → its path in the model"""
         self._stack: list[str] = []
         self._of_node: dict[int, str] = {}
         register_module_forward_pre_hook(self._enter)
@@ -22,7 +23,7 @@ class ModuleStack:
 
     def name(self, model: torch.nn.Module) -> None:
         """Learn the paths of the modules of the model that is looked at from now on."""
-        self._paths = {id(module): path for path, module in model.named_modules()}
+        self.paths = {id(module): path for path, module in model.named_modules()}
         self._stack.clear()
         self._of_node.clear()
 
@@ -43,7 +44,7 @@ class ModuleStack:
         return self.innermost
 
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
-        self._stack.append(self._paths.get(id(module), self.innermost))
+        self._stack.append(self.paths.get(id(module), self.innermost))
 
     def _leave(self, *_: Any) -> None:
         if self._stack:

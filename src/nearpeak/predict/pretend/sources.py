@@ -11,34 +11,37 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from nearpeak.errors import MissingExtraError, SettingError, UnsupportedError
+from nearpeak.predict.pretend.batches import Inputs
 from nearpeak.predict.pretend.building import building
 from nearpeak.predict.pretend.device import DEVICE
+from nearpeak.predict.pretend.precision import DTYPES, weights_dtype
+from nearpeak.predict.pretend.said import assume
 from nearpeak.predict.pretend.step import Subject
 from nearpeak.predict.request import CaptureRequest
 
 __all__ = ["load_function", "subject_of"]
 
 Loss = Callable[[torch.nn.Module, Any], Any]
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def subject_of(request: CaptureRequest, fake: FakeTensorMode) -> Subject:
+def subject_of(request: CaptureRequest, fake: FakeTensorMode, inputs: Inputs) -> Subject:
     """Build the model, without data, and say how it is trained."""
     request = replace(request, model=request.model.removeprefix(f"{request.kind}/"))
     with building(fake):
-        model, batch, loss, optimizer = _SOURCES[request.kind](request)
+        model, batch, loss, optimizer = _SOURCES[request.kind](request, inputs)
         model = _adapted(model, request)
-    precision, _, weights = request.precision.partition("-")
-    dtype = DTYPES.get(precision)
+    dtype = DTYPES.get(request.precision.partition("-")[0])
+    weights = weights_dtype(request)
     return Subject(
         model=model,
         batch=batch,
         loss=loss,
         optimizer=optimizer or _optimizer(request),
-        autocast=None if weights else dtype,
-        weights=dtype if weights else None,
+        autocast=dtype if weights is None else None,
+        weights=weights,
         micro_batches=request.micro_batches,
         clip_norm=request.clip_norm,
         channels_last=request.channels_last,
@@ -63,13 +66,13 @@ def load_function(name: str) -> Any:
 # -- sources -----------------------------------------------------------------------------------------------------------
 
 
-def _huggingface(request: CaptureRequest) -> Any:
+def _huggingface(request: CaptureRequest, inputs: Inputs) -> Any:
     from nearpeak.predict.pretend import huggingface
 
-    return (*huggingface.load(request), None)
+    return (*huggingface.load(request, inputs), None)
 
 
-def _timm(request: CaptureRequest) -> Any:
+def _timm(request: CaptureRequest, _: Inputs) -> Any:
     from nearpeak.predict.pretend.vision import stand_in_for_torchvision
 
     stand_in_for_torchvision()
@@ -84,10 +87,10 @@ def _timm(request: CaptureRequest) -> Any:
         model.set_grad_checkpointing(True)
     channels, height, width = model.default_cfg.get("input_size", (3, 224, 224))
     side = (request.image or height, request.image or width)
-    return model, _images(request.batch, channels, *side, model.num_classes), _cross_entropy, None
+    return model, _images(request, (channels, *side)), _cross_entropy_if_any, None
 
 
-def _torchvision(request: CaptureRequest) -> Any:
+def _torchvision(request: CaptureRequest, _: Inputs) -> Any:
     from nearpeak.predict.pretend.vision import mend_torchvision
 
     mend_torchvision()
@@ -100,10 +103,10 @@ def _torchvision(request: CaptureRequest) -> Any:
     except ValueError as error:
         raise SettingError(f"{request.model}: {error}.") from None
     side = request.image or (299 if request.model == "inception_v3" else 224)
-    return model, _images(request.batch, 3, side, side, 1000), _cross_entropy, None
+    return model, _images(request, (3, side, side)), _cross_entropy, None
 
 
-def _function(request: CaptureRequest) -> Any:
+def _function(request: CaptureRequest, _: Inputs) -> Any:
     """The function returns model, batch, and, if the defaults do not fit, loss and optimizer."""
     made = load_function(request.model)(**request.overrides)
     parts = list(made.values()) if isinstance(made, dict) else list(made)
@@ -115,7 +118,7 @@ def _function(request: CaptureRequest) -> Any:
     return model, batch if callable(batch) else _copied(batch), loss or _default_loss, optimizer
 
 
-_SOURCES: dict[str, Callable[[CaptureRequest], Any]] = {
+_SOURCES: dict[str, Callable[[CaptureRequest, Inputs], Any]] = {
     "huggingface": _huggingface,
     "timm": _timm,
     "torchvision": _torchvision,
@@ -126,11 +129,13 @@ _SOURCES: dict[str, Callable[[CaptureRequest], Any]] = {
 # -- batches and losses ------------------------------------------------------------------------------------------------
 
 
-def _images(batch: int, channels: int, height: int, width: int, classes: int) -> Callable[[], Any]:
+def _images(request: CaptureRequest, shape: tuple[int, int, int]) -> Callable[[], Any]:
+    """In the precision of the weights, if that is not fp32; else as autocast takes them."""
+
     def make() -> Any:
         return (
-            torch.empty(batch, channels, height, width, device=DEVICE),
-            torch.empty(batch, dtype=torch.int64, device=DEVICE),
+            torch.empty(request.batch, *shape, dtype=weights_dtype(request), device=DEVICE),
+            torch.zeros(request.batch, dtype=torch.int64, device=DEVICE),
         )
 
     return make
@@ -144,6 +149,16 @@ def _copied(batch: Any) -> Callable[[], Any]:
         return tree_map(lambda each: torch.empty_like(each, device=DEVICE) if torch.is_tensor(each) else each, batch)
 
     return make
+
+
+def _cross_entropy_if_any(model: torch.nn.Module, batch: Any) -> Any:
+    """Encoders without a classifier have no loss of their own."""
+    output = model(batch[0])
+    first = next(each for each in tree_leaves(output) if isinstance(each, torch.Tensor))
+    if first.dim() == 2:
+        return torch.nn.functional.cross_entropy(first, batch[1]), output
+    assume(f"{type(model).__name__} is no classifier: the mean of its output was taken for the loss")
+    return first.float().mean(), output
 
 
 def _cross_entropy(model: torch.nn.Module, batch: Any) -> Any:

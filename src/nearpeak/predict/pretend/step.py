@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from nearpeak.predict.pretend.building import to_device
 from nearpeak.predict.pretend.device import DEVICE
+from nearpeak.predict.pretend.said import place
 from nearpeak.predict.pretend.tracker import Tracker
 from nearpeak.predict.step_trace import StepTrace
 
@@ -42,6 +43,7 @@ class _OnDevice(TorchFunctionMode):
     """The user's code says cuda: it gets the pretend device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        place().function = func
         if kwargs is None:
             kwargs = {}
         elif _is_cuda(kwargs.get("device")):
@@ -72,10 +74,11 @@ def run_step(subject: Subject, tracker: Tracker, fake: FakeTensorMode) -> StepTr
     model = subject.model
     with torch.autograd.set_multithreading_enabled(False), fake, tracker, _OnDevice():
         tracker.enter("build", 0)
-        to_device(model, subject.weights, channels_last=subject.channels_last)
+        to_device(model, subject.weights, tracker.values, channels_last=subject.channels_last)
         tracker.categorise(model.parameters(), "parameters")
         _place(tracker, model, None)
         tracker.modules.name(model)
+        place().paths = tracker.modules.paths
         model.train()
         optimizer = subject.optimizer(model)
         kept = _forward_and_backward(subject, tracker)

@@ -10,29 +10,24 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nearpeak.predict.pretend.answers import answer
+from nearpeak.predict.pretend.answers import answer, in_places
 from nearpeak.predict.pretend.autocast import casting
 from nearpeak.predict.pretend.convolution import in_cudnn_format
 from nearpeak.predict.pretend.device import DEVICE
 from nearpeak.predict.pretend.flops import operator_flops
 from nearpeak.predict.pretend.hidden import HiddenMemory
 from nearpeak.predict.pretend.modules import ModuleStack
+<<<<<<< HEAD
 from nearpeak.predict.pretend.trials import tried_bytes
+=======
+from nearpeak.predict.pretend.said import assumed, place
+from nearpeak.predict.pretend.values import KnownValues
+>>>>>>> fed8c81 (Steps go by values that are known, inputs are tried in the layouts that a model may mean, and failures are named)
 from nearpeak.predict.step_trace import Allocation, Operator, Segment, StepTrace
 
-__all__ = ["Tracker", "last_operator"]
+__all__ = ["Tracker"]
 
 aten = torch.ops.aten
-
-
-_LAST: dict[str, Any] = {"operator": None, "module": ""}
-
-
-def last_operator() -> str:
-    """The operator that was called last, and its module."""
-    operator = _LAST["operator"]
-    name = "(none)" if operator is None else operator.name()
-    return f"operator {name} in module {_LAST['module'] or '(the model itself)'}"
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -58,7 +53,8 @@ class Tracker(TorchDispatchMode):
     def __init__(self, modules: ModuleStack, hidden: HiddenMemory) -> None:
         super().__init__()
         self.modules, self.hidden = modules, hidden
-        self.risks: dict[str, None] = {}
+        self.values = KnownValues()
+        self._place = place()
         self.phase, self.step = "build", 0
         self._bytes: list[int] = []
         self._meta: list[tuple[str, str, int]] = []
@@ -103,8 +99,12 @@ class Tracker(TorchDispatchMode):
             allocations=tuple(self._allocation(number) for number in range(1, len(self._bytes) + 1)),
             operators=tuple(self._operators),
             segments=tuple(self._segments),
+<<<<<<< HEAD
             risks=tuple(self.risks),
             tried_bytes=tuple(self._tried),
+=======
+            risks=assumed(),
+>>>>>>> fed8c81 (Steps go by values that are known, inputs are tried in the layouts that a model may mean, and failures are named)
             **counts,
         )
 
@@ -117,18 +117,30 @@ class Tracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        _LAST["operator"], _LAST["module"] = func, self.modules.innermost
-        answered, result = answer(func, args, kwargs, self.risks)
+        self._place.at(func, self.modules.innermost)
+        args = in_places(func, args, self)
+        operands = tensors_in((*args, *kwargs.values()))
+        real = self.values.computed(func, args, kwargs, operands)
+        answered, result = answer(func, args, kwargs, real)
         if answered and not isinstance(result, torch.Tensor | tuple):
             return result
         module = self.modules.current(self.phase)
         for size in self.hidden.before(func, args, kwargs, self.phase):
             self._category[self._allocate(size, module)] = "workspace"
-        out = result if answered else _run(func, args, kwargs)
+        out = result if answered else self._run(func, args, kwargs)
         out, copied = in_cudnn_format(func, args, out)
-        operands, results = tensors_in((*args, *kwargs.values())), tensors_in(out)
+        results = tensors_in(out)
+        if real is not None:
+            self.values.know_all(results, tensors_in(real))
         self._record(func, args, kwargs, module, operands, results, copied)
         return out
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return _run(func, args, kwargs)
+        except Exception as error:
+            self._place.failed(error)
+            raise
 
     def _record(
         self,
