@@ -111,8 +111,9 @@ class Batch:
         if self._request.sequence is not None:
             return self._request.sequence
         longest = getattr(self._text, "max_position_embeddings", None)
-        known = isinstance(longest, int) and longest > 0  # some say -1: any length
-        return min(longest, LONGEST_DEFAULT_TOKENS) if known else LONGEST_DEFAULT_TOKENS
+        if isinstance(longest, int) and longest > 0:  # some say -1: any length
+            return min(longest, LONGEST_DEFAULT_TOKENS)
+        return LONGEST_DEFAULT_TOKENS
 
     def _plain(self) -> int:
         """A token without a meaning of its own."""

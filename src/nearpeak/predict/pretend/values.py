@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 __all__ = ["KnownValues"]
@@ -84,7 +85,7 @@ class KnownValues:
 
     def _followed(self, func: Any, operands: list[torch.Tensor]) -> bool:
         """Whether it is worth to look: all operands may be known, and none is large."""
-        if torch._C._functorch.peek_interpreter_stack() is not None:  # inside of vmap, nothing is computed beside it
+        if peek_interpreter_stack() is not None:  # inside of vmap, nothing is computed beside it
             return False
         if not operands:
             return func._schema.name in FACTORIES
