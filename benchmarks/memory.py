@@ -7,12 +7,7 @@ Needs ../shared/cases, and timm and torchvision for their models (their compiled
 
 from __future__ import annotations
 
-import os
-import random
 import re
-import resource
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -17,12 +17,9 @@ from nearpeak.predict.pretend.device import DEVICE
 from nearpeak.predict.pretend.flops import operator_flops
 from nearpeak.predict.pretend.hidden import HiddenMemory
 from nearpeak.predict.pretend.modules import ModuleStack
-<<<<<<< HEAD
-from nearpeak.predict.pretend.trials import tried_bytes
-=======
 from nearpeak.predict.pretend.said import assumed, place
+from nearpeak.predict.pretend.trials import tried_bytes
 from nearpeak.predict.pretend.values import KnownValues
->>>>>>> fed8c81 (Steps go by values that are known, inputs are tried in the layouts that a model may mean, and failures are named)
 from nearpeak.predict.step_trace import Allocation, Operator, Segment, StepTrace
 
 __all__ = ["Tracker"]
@@ -99,12 +96,8 @@ class Tracker(TorchDispatchMode):
             allocations=tuple(self._allocation(number) for number in range(1, len(self._bytes) + 1)),
             operators=tuple(self._operators),
             segments=tuple(self._segments),
-<<<<<<< HEAD
-            risks=tuple(self.risks),
-            tried_bytes=tuple(self._tried),
-=======
             risks=assumed(),
->>>>>>> fed8c81 (Steps go by values that are known, inputs are tried in the layouts that a model may mean, and failures are named)
+            tried_bytes=tuple(self._tried),
             **counts,
         )
 
