@@ -13,6 +13,7 @@ from nearpeak.cli.main import main
 sys.path.insert(0, str(Path(__file__).parents[1] / "trace"))  # tests are no package
 from mutations import small_kineto
 from nsys_writer import write_export
+from traces import loop, write
 from xplane_writer import training_space
 from xprof_writer import write_run
 
@@ -95,3 +96,22 @@ def test_perfetto_is_given_other_formats_too(tmp_path: Path, capsys: Captured) -
     write_run(tmp_path, compute=1.0)
     assert main(["diagnose", str(tmp_path / "worker-0.overview_page.pb"), "--perfetto", str(tmp_path / "x.json")]) == 1
     assert "no trace of single events" in capsys.readouterr().err
+
+
+def test_a_report_of_nsight_systems_is_to_be_exported(tmp_path: Path, capsys: Captured) -> None:
+    report = tmp_path / "run.nsys-rep"
+    report.write_bytes(b"NVIDIA")
+    assert main(["diagnose", str(report)]) != 0
+    assert "nsys export --type sqlite" in " ".join(capsys.readouterr().err.split())
+
+
+def test_sixteen_ranks_some_packed_some_without_their_rank(tmp_path: Path, capsys: Captured) -> None:
+    """Names carry machines' numbers, not ranks."""
+    for rank in range(16):
+        around = {"distributedInfo": {"rank": rank, "world_size": 16}} if rank % 5 else {}
+        name = f"gpu-{rank // 8}_{900 + rank}.16941282015{rank:02}.pt.trace.json{'.gz' if rank % 2 else ''}"
+        write(tmp_path / name, loop(begin_us=1000.0 + rank / 4), **around)
+    found = document([tmp_path], capsys)
+    ranks = found["ranks"]
+    assert isinstance(ranks, list) and len(ranks) == 16
+    assert all(rank["compute"] == pytest.approx(30) for rank in ranks)

@@ -38,7 +38,7 @@ def test_of_several_recordings_of_a_rank_the_last_is_taken(tmp_path: Path) -> No
     paths = [write(tmp_path / f"rank{rank}.{at}.json", loop(begin_us=at)) for rank in (0, 1) for at in (9000.0, 5000.0)]
     timelines = read_traces(paths)
     assert [timeline.source for timeline in timelines] == ["rank0.9000.0.json", "rank1.9000.0.json"]
-    assert any("more than once" in note for note in timelines[0].notes)
+    assert any("recorded 2 times" in note for note in timelines[0].notes)
 
 
 def test_ranks_that_are_not_given_are_counted(tmp_path: Path) -> None:

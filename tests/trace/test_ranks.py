@@ -59,7 +59,7 @@ def test_cycles_of_a_process_without_rank_are_one(tmp_path: Path) -> None:
         write(tmp_path / f"host_42.169412820{cycle}545.pt.trace.json", loop(begin_us=1000.0 + 5000 * cycle))
     (timeline,) = read_traces(traces_below(tmp_path))
     assert timeline.source == "host_42.1694128202545.pt.trace.json"
-    assert sum("more than once" in note for note in timeline.notes) == 2
+    assert any("recorded 3 times" in note for note in timeline.notes)
 
 
 def test_a_packed_copy_beside_the_plain_file_counts_once(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["SOURCES", "Diagnosed", "Source", "diagnose_paths", "figures_of", "is_trace", "is_xprof_run", "timelines_of"]
 
 DATABASE = "recording.sqlite"
+NSIGHT_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+"""Nsight Systems' own files, which only its tools read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,8 @@ def diagnose_paths(paths: Sequence[Path]) -> Diagnosed:
 
 
 def _source_of(path: Path) -> Source:
+    if path.suffix in NSIGHT_REPORTS:
+        raise DataError(f"{path}: only Nsight Systems reads its reports; export it: nsys export --type sqlite {path}")
     source = next((each for each in SOURCES if each.matches(path)), None)
     if source is None:
         known = ", ".join(each.name for each in SOURCES)

@@ -25,6 +25,9 @@ FOLDER = re.compile(r"(?:rank|worker|gpu|proc(?:ess)?)[-_ ]?\d{1,6}", re.IGNOREC
 CYCLE = re.compile(r"\d{10,}|(?<=step)[-_ ]?\d+|(?<=cycle)[-_ ]?\d+|(?<=epoch)[-_ ]?\d+|(?<=iteration)[-_ ]?\d+", re.I)
 """In which the names of one process's recordings differ: the time, or how far the run had come. Other numbers may be
 those of machines, whose processes have the same number in their containers."""
+MOST_TOLD = 4
+"""Files whose rank is not known, for which it is said which rank each counts as; of more it is said once."""
+MANY = "its rank is not known; ranks are counted by the order of files"
 SAME_TIME = 0.05
 """Two recordings that share more than this part of the shorter one's time are of two processes."""
 
@@ -67,7 +70,8 @@ def in_order_of_rank(timelines: Sequence[Timeline]) -> list[Timeline]:
     free = (number for number in range(len(timelines) + max(by_rank, default=0) + 1) if number not in by_rank)
     for process in sorted(unknown, key=lambda each: _by_numbers(each.source)):
         number = next(free)
-        by_rank[number] = replace(process, rank=number).with_notes([_why(process, number)])
+        why = _why(process, number) if len(unknown) <= MOST_TOLD else MANY
+        by_rank[number] = replace(process, rank=number).with_notes([why])
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 
@@ -116,11 +120,8 @@ def _processes(timelines: Sequence[Timeline]) -> Iterator[Timeline]:
             group.append(timeline)
     for group in groups:
         last = max(group, key=lambda each: each.origin_ns)
-        who = "this process" if last.rank is None else f"rank {last.rank}"
-        left_out = [
-            f"{who} was recorded more than once; {each.source} is left out" for each in group if each is not last
-        ]
-        yield last.with_notes(left_out)
+        told = f"its process was recorded {len(group)} times, one after the other; the last is judged"
+        yield last.with_notes([told] if len(group) > 1 else [])
 
 
 def _is_earlier_or_later(one: Timeline, other: Timeline) -> bool:
