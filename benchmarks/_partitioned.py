@@ -66,12 +66,20 @@ def _joint_graph(request: CaptureRequest, decomposed: bool) -> tuple[Any, Any, d
         subject.model.train()
         batch = dict(subject.batch())
         batch.pop("attention_mask", None)  # all ones: it changes nothing, and is read from the device
-        for module in subject.model.modules():  # reads the device, too, for a warning
-            module.warn_if_padding_and_no_attention_mask = lambda *_: None
+        _read_nothing(subject.model)
         step, tensors = _as_function(subject, batch)
         table = select_decomp_table() if decomposed else None
         aot_function(step, as_it_is, as_it_is, partition_fn=partition, decompositions=table)(*tensors)
     return seen[0]
+
+
+def _read_nothing(model: torch.nn.Module) -> None:
+    """transformers reads values from the device to warn of padding and to find packed samples; here are neither."""
+    from transformers import masking_utils
+
+    masking_utils.find_packed_sequence_indices = lambda *_: None  # pyright: ignore[reportAttributeAccessIssue]
+    for module in model.modules():
+        module.warn_if_padding_and_no_attention_mask = lambda *_: None
 
 
 def _as_function(subject: Any, batch: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
@@ -81,7 +89,9 @@ def _as_function(subject: Any, batch: dict[str, Any]) -> tuple[Any, list[torch.T
     def step(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         weights, given = tensors[: len(named)], tensors[len(named) :]
         with (
-            torch.nn.utils.stateless._reparametrize_module(subject.model, dict(zip(named, weights, strict=True))),
+            torch.nn.utils.stateless._reparametrize_module(
+                subject.model, dict(zip(named, weights, strict=True)), tie_weights=True
+            ),
             torch.amp.autocast(DEVICE, dtype=subject.autocast, enabled=subject.autocast is not None),
         ):
             result = subject.loss(subject.model, dict(zip(batch, given, strict=True)))

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from nearpeak.errors import UnsupportedError
 from nearpeak.plan import BlockRecompute, operator_key
-from nearpeak.train.replay import Call, Made, Outside, Part, generator_state, release, require, tensors_of
+from nearpeak.train.replay import Call, Made, Outside, Part, generator_state, release, require, tensors_of, with_each
 
 __all__ = ["Choices", "Recomputation", "apply_chosen"]
 
@@ -179,15 +179,16 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self._refuse_changes(func, args, kwargs)
-        if _casts_a_weight(func, args):
+        facts = _facts(func)
+        if facts.changes:
+            self._refuse_changes(func, args, kwargs)
+        if facts.casts and _is_weight(args[0]):
             return self._cast(func, args, kwargs)
-        if self.block is None or func.is_view:
+        if self.block is None or facts.is_view:
             return func(*args, **kwargs)
         operands = tensors_of((args, kwargs))
-        random = torch.Tag.nondeterministic_seeded in func.tags
-        state = generator_state(self._device) if random else None
-        remembered = tree_map(self._remembered, (args, kwargs))
+        state = generator_state(self._device) if facts.random else None
+        remembered = with_each((args, kwargs), self._remembered)
         out = func(*args, **kwargs)
         self._remember(Call(func, remembered, self._device, state), operands, tensors_of(out))
         return out
@@ -196,7 +197,7 @@ class _Recorder(TorchDispatchMode):
         """The weight stays anyway: its cast is made again, wherever it was made first."""
         out = func(*args, **kwargs)
         if out.untyped_storage()._cdata != args[0].untyped_storage()._cdata:
-            call = Call(func, tree_map(self._remembered, (args, kwargs)), self._device, None)
+            call = Call(func, with_each((args, kwargs), self._remembered), self._device, None)
             made = Made(call, 0, out.dtype, holds=False)
             self._made[out.untyped_storage()._cdata] = StorageWeakRef(out.untyped_storage()), made
         return out
@@ -211,9 +212,11 @@ class _Recorder(TorchDispatchMode):
                 new.setdefault(storage._cdata, place)
         if not new:
             return
-        chosen = self._choices.choices(self.block or "", operator_key(_name(call.func)), len(new))
+        facts = _facts(call.func)
+        chosen = self._choices.choices(self.block or "", facts.key, len(new))
+        again = facts.again and call.arguments[1].get("generator") is None
         for index, (key, place) in enumerate(new.items()):
-            choice = chosen[index] if index < len(chosen) and _can_run_again(call) else "k"
+            choice = chosen[index] if index < len(chosen) and again else "k"
             made = Made(call, place, results[place].dtype, holds=choice == "h")
             if choice == "k":
                 made.kept = _detached(results[place])
@@ -235,8 +238,6 @@ class _Recorder(TorchDispatchMode):
 
     def _refuse_changes(self, func: Any, args: Any, kwargs: Any) -> None:
         """What is changed in place has to be kept: computing it again would give what it was before."""
-        if not func._schema.is_mutable:
-            return
         for index, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
@@ -258,24 +259,36 @@ def _unpack(saved: torch.Tensor | Part) -> torch.Tensor:
     return tensor
 
 
-def _name(func: Any) -> str:
-    return func.name().removeprefix("aten::")
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Of an operator, whatever its arguments."""
+
+    key: str
+    is_view: bool
+    changes: bool
+    """Whether it writes to an argument."""
+    random: bool
+    casts: bool
+    again: bool
+    """Whether it may run again. Operators of other libraries may hold state or draw numbers that nobody sees."""
 
 
-def _can_run_again(call: Call) -> bool:
-    """Operators of other libraries may hold state or draw numbers that nobody sees."""
-    func = call.func
-    drawn = call.arguments[1].get("generator") is not None
-    unsafe = any(word in func._schema.name for word in NEVER_AGAIN)
-    return func.namespace == "aten" and not func._schema.is_mutable and not unsafe and not drawn
+@functools.cache
+def _facts(func: Any) -> _Facts:
+    changes = func._schema.is_mutable
+    return _Facts(
+        key=operator_key(func.name().removeprefix("aten::")),
+        is_view=func.is_view,
+        changes=changes,
+        random=torch.Tag.nondeterministic_seeded in func.tags,
+        casts=func is torch.ops.aten._to_copy.default,
+        again=func.namespace == "aten" and not changes and not any(word in func._schema.name for word in NEVER_AGAIN),
+    )
 
 
-def _casts_a_weight(func: Any, args: Any) -> bool:
+def _is_weight(tensor: torch.Tensor) -> bool:
     """Autocast casts a weight at its first use, in whichever block that is, and keeps that for all."""
-    if func is not torch.ops.aten._to_copy.default:
-        return False
-    source = args[0]
-    return source.is_leaf and source.requires_grad and source._base is None
+    return tensor.is_leaf and tensor.requires_grad and tensor._base is None
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:

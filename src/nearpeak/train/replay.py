@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from nearpeak.errors import UnsupportedError
 
-__all__ = ["Call", "Made", "Outside", "Part", "generator_state", "release", "require", "tensors_of"]
+__all__ = ["Call", "Made", "Outside", "Part", "generator_state", "release", "require", "tensors_of", "with_each"]
+
+Leaf = TypeVar("Leaf")
 
 
 class Made:
@@ -107,7 +108,7 @@ class Call:
         self.device, self.state = device, state
         self.made: list[weakref.ref[Made]] = []
         """Its results; they know the call, not the call them, or nothing would ever go."""
-        parts = (leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Part))
+        parts = _gathered(arguments, Part)
         self.sources = tuple({part.made.key: part.made for part in parts}.values())
 
     def results(self) -> list[Made]:
@@ -123,14 +124,40 @@ class Call:
                 return leaf.of(values[leaf.made.key] if present is None else present)
             return leaf.content() if isinstance(leaf, Outside) else leaf
 
-        args, kwargs = tree_map(operand, self.arguments)
+        args, kwargs = with_each(self.arguments, operand)
         with _generator_at(self.device, self.state):
             return tensors_of(self.func(*args, **kwargs))
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """All tensors in nested containers, in order."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    """All tensors among an operator's arguments or results, in order."""
+    return _gathered(value, torch.Tensor)
+
+
+def with_each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """An operator's arguments with each leaf changed; torch's own trees know more containers, and take longer."""
+    if isinstance(value, tuple | list):
+        return type(value)([with_each(each, change) for each in value])
+    if isinstance(value, dict):
+        return {name: with_each(each, change) for name, each in value.items()}
+    return change(value)
+
+
+def _gathered(value: Any, kind: type[Leaf]) -> list[Leaf]:
+    found: list[Leaf] = []
+    _gather(value, kind, found)  # a function inside this one would be a cycle, and hold what it found
+    return found
+
+
+def _gather(value: Any, kind: type[Leaf], found: list[Leaf]) -> None:
+    if isinstance(value, kind):
+        found.append(value)
+    elif isinstance(value, tuple | list):
+        for each in value:
+            _gather(each, kind, found)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _gather(each, kind, found)
 
 
 def require(made: Made) -> None:
