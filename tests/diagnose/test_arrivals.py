@@ -90,3 +90,25 @@ def test_groups_of_the_same_size_are_told_by_their_names_alone() -> None:
     named = compared([grouped(start, name) for start, name in zip(starts, ("a", "a", "b", "b"), strict=True)])
     assert named is not None and named.cost_ns == (0, 20, 0, 70)
     assert compared([grouped(start, "") for start in starts]) is None
+
+
+def many(skew_ns: int, late_ns: int, jitter_ns: int) -> Timeline:
+    """Thirty exchanges that end together but for jitter; the rank comes to each `late_ns` late."""
+    rows = []
+    for number in range(30):
+        begin = 1_000_000 * number + late_ns
+        end = 1_000_000 * number + 600_000 + jitter_ns * (-1) ** number
+        rows.append((Kind.COMMUNICATION, begin, end - begin, "ncclDevKernel_AllReduce", -1))
+    return timeline(rows, [(0, 40_000_000)], origin_ns=skew_ns)
+
+
+def test_clocks_that_are_a_little_apart_make_no_straggler() -> None:
+    """Half a millisecond between two machines, thirty exchanges a step: no rank was late but the third."""
+    found = compared([many(0, 0, 2_000), many(500_000, 0, 2_000), many(500_000, 100_000, 2_000)])
+    assert found is not None and found.clock_corrected
+    assert found.cost_ns == (0, 0, 2 * 30 * 100_000)
+
+
+def test_ends_that_differ_by_themselves_are_no_clocks() -> None:
+    found = compared([many(0, 0, 0), many(60_000, 0, 100_000), many(0, 0, 0)])
+    assert found is not None and not found.clock_corrected

@@ -12,8 +12,12 @@ from nearpeak.trace.timeline import Kind, Timeline
 
 __all__ = ["Arrivals", "arrivals_of", "blame_ns"]
 
-LARGEST_SKEW_NS = 1_000_000
-"""Exchanges end together; clocks of machines whose ends lie further apart than this (median) cannot be compared."""
+LARGEST_SKEW_NS = 50_000
+"""Exchanges end together: eight ranks of one machine within 3 µs (median of their ends). Clocks whose ends lie further
+apart than this are those of different machines."""
+SPREADS = 4.0
+"""Times that the ends of single exchanges differ by themselves: what is less may be chance, not a clock."""
+SURELY_CLOCKS_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +118,13 @@ def _clocks_apart(
     """How far each rank's clock is ahead, by the exchanges' common ends; zeros where that is no more than usual."""
     widest = max(matched, key=lambda each: (len(each[0]), each[1].shape[1]))
     ranks, _, end = widest
+    lead = end - np.median(end, axis=0)
     apart = np.zeros(count, np.int64)
-    apart[ranks] = np.median(end - np.median(end, axis=0), axis=1).astype(np.int64)
-    corrected = bool(np.abs(apart).max() > LARGEST_SKEW_NS)
+    usual_ns = np.median(lead, axis=1)
+    apart[ranks] = usual_ns.astype(np.int64)
+    spread_ns = np.median(np.abs(lead - usual_ns[:, None]), axis=1)
+    bound_ns = np.minimum(np.maximum(LARGEST_SKEW_NS, SPREADS * spread_ns), SURELY_CLOCKS_NS)
+    corrected = bool((np.abs(usual_ns) > bound_ns).any())
     return (apart if corrected else np.zeros(count, np.int64)), corrected
 
 
