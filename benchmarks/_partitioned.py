@@ -22,10 +22,12 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from nearpeak.predict.pretend import autocast, device, kernels
+from nearpeak.predict.pretend.batches import Inputs
 from nearpeak.predict.pretend.building import to_device
 from nearpeak.predict.pretend.device import DEVICE
 from nearpeak.predict.pretend.flops import operator_flops
 from nearpeak.predict.pretend.sources import subject_of
+from nearpeak.predict.pretend.values import KnownValues
 from nearpeak.predict.request import CaptureRequest
 
 ROUNDING = 512
@@ -51,7 +53,7 @@ def _joint_graph(request: CaptureRequest, decomposed: bool) -> tuple[Any, Any, d
     from torch._inductor.decomposition import select_decomp_table
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    subject = subject_of(request, fake)
+    subject = subject_of(request, fake, Inputs())
     seen: list[Any] = []
 
     def partition(joint: Any, inputs: Any, **options: Any) -> Any:
@@ -62,7 +64,7 @@ def _joint_graph(request: CaptureRequest, decomposed: bool) -> tuple[Any, Any, d
         return graph
 
     with fake:
-        to_device(subject.model)
+        to_device(subject.model, subject.weights, KnownValues())
         subject.model.train()
         batch = dict(subject.batch())
         batch.pop("attention_mask", None)  # all ones: it changes nothing, and is read from the device
@@ -92,7 +94,7 @@ def _as_function(subject: Any, batch: dict[str, Any]) -> tuple[Any, list[torch.T
             torch.nn.utils.stateless._reparametrize_module(
                 subject.model, dict(zip(named, weights, strict=True)), tie_weights=True
             ),
-            torch.amp.autocast(DEVICE, dtype=subject.autocast, enabled=subject.autocast is not None),
+            torch.amp.autocast(DEVICE, dtype=subject.autocast or torch.bfloat16, enabled=subject.autocast is not None),
         ):
             result = subject.loss(subject.model, dict(zip(batch, given, strict=True)))
         loss = result[0] if isinstance(result, tuple) else result
