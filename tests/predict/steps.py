@@ -114,7 +114,8 @@ class Selecting(nn.Module):
         places = (ids == 7).nonzero()  # 4 x 6 ids, three of seven in each row
         rows = self.weight[ids][ids == 7]
         spread = torch.repeat_interleave(rows[:3], self.kept.clamp(min=1), dim=0)
-        found = (places.shape[0], rows.shape, spread.shape, int(self.kept.sum()))
+        read = torch.tensor([self.kept.sum(), 1], device="cuda")
+        found = (places.shape[0], rows.shape, spread.shape, int(read[0]))
         if found != (12, (12, 64), (9, 64), 8):
             raise ValueError(f"{found}")
         return spread.sum()

@@ -7,6 +7,7 @@ says.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from nearpeak.predict.pretend.device import DEVICE
 from nearpeak.predict.pretend.precision import weights_dtype
@@ -26,7 +28,8 @@ LONGEST_DEFAULT_TOKENS = 512
 FRAMES = 400
 """Of a sound, where the model names no number."""
 PLAIN_TOKEN = 11
-MISCOUNTED = re.compile(r"tokens\D{0,3}(\d+)\D+features\D{0,3}(\d+)")
+MISCOUNTED = re.compile(r"tokens.*?features\D{0,3}(\d+)")
+MOST_PLACEHOLDERS = 1 << 15
 TEXT_ALONE = "the model takes images or sounds beside text, in a way that is not known here: it was given text alone"
 LABELLED = ("causal-lm", "masked-lm", "seq2seq-lm", "token-classification", "image-text-to-text")
 
@@ -46,11 +49,31 @@ class Inputs:
     def learned_from(self, error: Exception, batch: int) -> bool:
         """Whether there is something else to try."""
         counted = MISCOUNTED.search(str(error))
-        if counted is not None and self.placeholders == 0 and int(counted[2]) >= batch:
-            self.placeholders = int(counted[2]) // batch
+        places = 0 if counted is None else int(counted[1]) // batch
+        if self.placeholders == 0 and 0 < places <= MOST_PLACEHOLDERS:
+            self.placeholders = places
             return True
         self.layout, self.placeholders = self.layout + 1, 0
         return self.layout < self.layouts
+
+
+def _counting(model: torch.nn.Module) -> None:
+    """Models look up the places of images with a method of one name; what they need there is known when they do."""
+    for module in model.modules():
+        original = getattr(module, "get_placeholder_mask", None)
+        if original is not None:
+            module.get_placeholder_mask = functools.partial(_counted, original)  # type: ignore[assignment]
+
+
+def _counted(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Its complaint in a form that `Inputs` learns from: places that images or sounds need."""
+    try:
+        return original(*args, **kwargs)
+    except (ValueError, RuntimeError) as error:
+        given = inspect.signature(original).bind(*args, **kwargs).arguments
+        features = [each for name, value in given.items() if name.endswith("features") for each in tree_leaves(value)]
+        needed = sum(each.numel() for each in features if isinstance(each, torch.Tensor))
+        raise ValueError(f"tokens other than features: {needed // given['inputs_embeds'].shape[-1]}: {error}") from None
 
 
 class Batch:
@@ -62,6 +85,7 @@ class Batch:
         self._main = getattr(model, "main_input_name", "input_ids")
         self._text = config.get_text_config() if hasattr(config, "get_text_config") else config
         self._signals = self._layouts()
+        _counting(model)
         books = getattr(config, "num_codebooks", None)
         self._books = books if isinstance(books, int) and not self._signals and "input_ids" in self._names else None
         inputs.layouts = 3 if self._books else max(1, len(self._signals))

@@ -54,6 +54,8 @@ class _OnDevice(TorchFunctionMode):
             args = (args[0], DEVICE, *args[2:])
         if func is torch.Tensor.backward:
             return self._backward(args, kwargs)
+        if (func is torch.tensor or func is torch.as_tensor) and args and isinstance(args[0], list | tuple):
+            args = (_read(args[0]), *args[1:])
         return func(*args, **kwargs)
 
     def _backward(self, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -61,6 +63,13 @@ class _OnDevice(TorchFunctionMode):
         renamed = {("grad_tensors" if name == "gradient" else name): value for name, value in kwargs.items()}
         with self:
             return torch.autograd.backward(args[0], *args[1:], **renamed)
+
+
+def _read(data: Any) -> Any:
+    """Numbers in place of tensors among numbers: torch would read them where nothing can answer."""
+    if isinstance(data, torch.Tensor):
+        return data.tolist()
+    return [_read(each) for each in data] if isinstance(data, list | tuple) else data
 
 
 def _is_cuda(device: Any) -> bool:
