@@ -12,7 +12,7 @@ if __name__ == "__main__":
     given = arguments(steps=60)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    batches = list(itertools.islice(in_batches(Vectors(100_000, 128), 8192), dist.get_rank(), None, 2))
+    batches = list(itertools.islice(in_batches(Vectors(100_000, 128), 16384), dist.get_rank(), None, 2))
     model, clock = DistributedDataParallel(perceptron(192, layers=4, inputs=128)), Clock()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for step, (values, kinds) in enumerate(itertools.cycle(batches)):

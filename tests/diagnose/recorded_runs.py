@@ -88,9 +88,16 @@ def place(phase: str, samples: int, *frames: str, process: int = 0, total_ms: fl
     )
 
 
-def event(kind: str, at_ms: float, duration_ms: float | None = None, **detail: Any) -> EventRecord:
+def event(
+    kind: str, at_ms: float, duration_ms: float | None = None, *, in_step: int | None = None, **detail: Any
+) -> EventRecord:
     return EventRecord(
-        process=0, at_ns=BEGIN_NS + round(1e6 * at_ms), kind=kind, duration_ms=duration_ms, detail=json.dumps(detail)
+        process=0,
+        at_ns=BEGIN_NS + round(1e6 * at_ms),
+        kind=kind,
+        step=in_step,
+        duration_ms=duration_ms,
+        detail=json.dumps(detail),
     )
 
 

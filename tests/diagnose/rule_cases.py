@@ -118,6 +118,18 @@ CASES: dict[str, Case] = {
         ),
         without="input_ms",
     ),
+    "restarts whose end takes longest": Case(
+        kind="input",
+        title="started anew for each epoch",
+        remedy="persistent_workers=True",
+        rows=(
+            _made(loader_workers=2, persistent_workers=False),
+            steps(input=lambda n: 120.0 if n % 6 == 0 else 0.2),
+            [worker(pid, 3, 2.0, 2.0, 8.0) for pid in range(20)],
+            [event("loader_start", 300.0 + 480 * n, 5.0, in_step=6 * n) for n in range(1, 8)],
+        ),
+        without="input_ms",
+    ),
     "pageable": Case(
         kind="copy",
         title="from pageable memory",

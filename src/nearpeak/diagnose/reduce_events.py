@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,19 +22,27 @@ HARMLESS = frozenset({"none", "gpu_idle", "application_clocks_setting", "sync_bo
 """Reasons that NVML gives for a clock below its maximum without anything being wrong."""
 
 
-def event_facts(events: Sequence[EventRecord], span_ns: tuple[int, int], ranks: int) -> dict[str, EventFacts]:
-    """Those inside the span; mean over the ranks."""
+def event_facts(
+    events: Sequence[EventRecord], span_ns: tuple[int, int], steps: Mapping[int, StepColumns]
+) -> dict[str, EventFacts]:
+    """Those inside the span; mean over the ranks, whose steps are given by their process."""
     by_kind: dict[str, list[EventRecord]] = defaultdict(list)
     for event in events:
         if span_ns[0] <= event.at_ns <= span_ns[1]:
             by_kind[event.kind].append(event)
-    return {kind: _event_facts(members, ranks) for kind, members in by_kind.items()}
+    return {kind: _event_facts(members, steps) for kind, members in by_kind.items()}
 
 
-def _event_facts(events: Sequence[EventRecord], ranks: int) -> EventFacts:
+def _event_facts(events: Sequence[EventRecord], steps: Mapping[int, StepColumns]) -> EventFacts:
     times_ms = [event.duration_ms for event in events if event.duration_ms is not None]
-    total_ms = sum(times_ms) / ranks if len(times_ms) == len(events) else None
-    return EventFacts(count=len(events) / ranks, total_ms=total_ms)
+    happened = {(event.process, event.step) for event in events}
+    waits_ms = [steps[process].at("input_ms", step) for process, step in happened if process in steps]
+    known_ms = [wait_ms for wait_ms in waits_ms if wait_ms is not None]
+    return EventFacts(
+        count=len(events) / len(steps),
+        total_ms=sum(times_ms) / len(steps) if len(times_ms) == len(events) else None,
+        input_ms=sum(known_ms) / len(steps) if known_ms else None,
+    )
 
 
 def crowded(run: RunFacts) -> list[str]:

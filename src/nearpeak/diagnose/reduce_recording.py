@@ -122,7 +122,8 @@ def _run_facts(recording: Recording, group: _Group, skipped: int) -> RunFacts:
     walls_ms = _walls_ms(recording, group.processes[0].process)
     late = slowest(columns)
     span = (min(each.begins_ns for each in columns), max(each.ends_ns for each in columns))
-    members = {process.process for process in group.processes}
+    steps = {process.process: each for process, each in zip(group.processes, columns, strict=True)}
+    members = set(steps)
     per_step = _mean_over([rank.per_step for rank in ranks])
     return RunFacts(
         process=ProcessFacts.from_json(group.processes[0].facts),
@@ -144,7 +145,7 @@ def _run_facts(recording: Recording, group: _Group, skipped: int) -> RunFacts:
         slowest_rank=group.processes[late.position].rank if late else None,
         slowest_share=late.share_of_steps if late else None,
         workers=worker_facts([each for each in recording.workers if each.process in members]),
-        events=event_facts([each for each in recording.events if each.process in members], span, len(columns)),
+        events=event_facts([each for each in recording.events if each.process in members], span, steps),
         growth=growth_facts(columns[0]),
         readings=reading_facts(recording.readings, span),
         loss_scale=columns[0].ends("loss_scale"),

@@ -58,6 +58,8 @@ class EventFacts:
 
     count: float
     total_ms: float | None = None
+    input_ms: float | None = None
+    """Waiting for input in the steps in which they happened, all together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

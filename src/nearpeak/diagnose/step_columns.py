@@ -68,6 +68,15 @@ class StepColumns:
         """Of every column over the steps that know it."""
         return {name: float(np.nanmean(column)) for name, column in self.values.items()}
 
+    def at(self, name: str, step: int | None) -> float | None:
+        """One step's figure; None where it is not known."""
+        if step is None or name not in self.values:
+            return None
+        position = int(np.searchsorted(self.numbers, step))
+        found = position < len(self) and self.numbers[position] == step
+        value = float(self.values[name][position]) if found else float("nan")
+        return None if np.isnan(value) else value
+
     def median(self, name: str) -> float | None:
         return float(np.nanmedian(self.values[name])) if name in self.values else None
 

@@ -137,14 +137,16 @@ def _cause(run: RunFacts, wait_ms: float, workers: int, blocked: float | None) -
 
 
 def restart_ms(run: RunFacts) -> float:
-    """Per step: what starting workers anew took, each time until the first batch came."""
+    """Per step: what starting workers anew took, each time until the first batch came; or what was waited in the steps
+    that began with a start (ending the workers before it is a part of that), fetching one batch left out."""
     starts, workers = run.events.get("loader_start"), run.workers
     if starts is None or workers is None or workers.first_batch_ms is None:
         return 0.0
     if workers.seen <= len(run.ranks) * (run.process.loader_workers or 0):  # the same ones all along
         return 0.0
-    total_ms = starts.count * workers.first_batch_ms + (starts.total_ms or 0.0)
-    return total_ms / max(1, run.steps_seen - run.first_steps)
+    started_ms = starts.count * workers.first_batch_ms + (starts.total_ms or 0.0)
+    waited_ms = (starts.input_ms or 0.0) - starts.count * workers.fetch_ms
+    return max(started_ms, waited_ms) / max(1, run.steps_seen - run.first_steps)
 
 
 def _fetch_ms(run: RunFacts, workers: int) -> float | None:
