@@ -14,6 +14,9 @@ CHUNK = 128
 
 def build(*, config: str, tokens: int) -> Any:
     """(model, batch, loss, optimizer) of a configuration file, its batch as long as the settings allow."""
+    from nearpeak.predict.pretend.vision import mend_torchvision
+
+    mend_torchvision()
     import yaml
     from litgpt.utils import chunked_cross_entropy  # pyright: ignore[reportMissingImports]
 
