@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -285,6 +286,14 @@ def test_changes_in_place_are_refused_and_never_silently_wrong(change: Callable[
     model, batch = made("bert")
     with applied(model, Drawn("r")), pytest.raises((UnsupportedError, RuntimeError), match="in place|inplace"):
         change(model, batch)
+
+
+def test_the_model_still_tells_its_arguments() -> None:
+    model, _ = made("bert")
+    plain = inspect.signature(model.forward)
+    with applied(model, Drawn("r")):
+        assert inspect.signature(model.forward) == plain
+    assert inspect.signature(model.forward) == plain
 
 
 def test_without_gradients_nothing_is_remembered() -> None:

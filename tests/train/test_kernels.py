@@ -8,6 +8,7 @@ import pytest
 import torch
 from jobs import classifier, perceptron, text_job, texts
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy
 
 from nearpeak import Plan, Run
 from nearpeak.errors import UnsupportedError
@@ -23,7 +24,7 @@ from nearpeak.train.kernels import (
     fuse_optimizer,
 )
 from nearpeak.train.prepare import MicroBatch, PreparedWindow
-from nearpeak.train.recompute import apply_recompute
+from nearpeak.train.recompute import _policy, apply_recompute
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 
@@ -118,6 +119,19 @@ def test_recomputation_computes_again_and_is_taken_off(policy, blocks):
     assert len(forwards) == 4
     for hook in hooks:
         hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"), [((0.0,), True), ((0.1,), False), ((), True), ((0.1, False, False), False)]
+)
+def test_attention_that_drops_out_is_not_skipped(arguments, kept):
+    """Its second run, if skipped, would leave dropout after it with numbers that it did not have in forward."""
+    tensors = [torch.zeros(1, 1, 2, 8)] * 3
+    attention = torch.ops.aten._scaled_dot_product_flash_attention.default
+    chosen = _policy(None, attention, *tensors, *arguments)
+    assert (chosen is CheckpointPolicy.MUST_SAVE) is kept
+    assert _policy(None, torch.ops.aten.mm.default, *tensors[:2]) is CheckpointPolicy.MUST_SAVE
+    assert _policy(None, torch.ops.aten.gelu.default, tensors[0]) is CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def test_recomputation_needs_blocks():

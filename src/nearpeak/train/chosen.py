@@ -115,7 +115,8 @@ class Recomputation:
 
     def _wrap(self, module: torch.nn.Module, around: Callable[..., Any]) -> None:
         self._wrapped.append((module, module.__dict__.get("forward")))
-        module.forward = functools.partial(around, module.forward)
+        # Who asks for the arguments that a model takes gets those of its own forward.
+        module.forward = functools.update_wrapper(functools.partial(around, module.forward), module.forward)
 
     def _in_model(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or self._recorder is not None:
