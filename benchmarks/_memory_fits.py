@@ -109,8 +109,8 @@ def _request(row: dict[str, str], batch: int) -> CaptureRequest:
 
 def needed_bytes(trace: StepTrace) -> int:
     """The smallest memory in which the steps run: cached blocks are given back where it gets full."""
-    played = peaks(trace, keeps_outputs=False)
-    steps = repeated(trace, STEPS, keeps_outputs=False)
+    played = peaks(trace, outputs_until="step_end")
+    steps = repeated(trace, STEPS, outputs_until="step_end")
     low, high = played.peak_allocated, played.peak_reserved
     while high - low > max(8 * MIB, high // 200):
         middle = (low + high) // 2

@@ -61,7 +61,7 @@ def predict_rows(rows: Sequence[tuple[dict[str, str], CaptureRequest]]) -> tuple
 
 
 def _predicted(row: dict[str, str], request: CaptureRequest, trace: StepTrace) -> Predicted:
-    played = peaks(trace, keeps_outputs=request.keeps_outputs)
+    played = peaks(trace, outputs_until=request.outputs_until or "next_step")
     sizes = (played.peak_reserved / MIB, played.peak_allocated / MIB)
     return Predicted(row, *sizes, trace.parameters, trace.trainable_parameters)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -80,6 +81,22 @@ class Norms(nn.Module):
 
 def norms() -> Any:
     return Norms(), (torch.empty(8, 3, 32, 32),), lambda model, batch: model(batch[0]).sum()
+
+
+class ReturningMore(nn.Module):
+    """As models with a head return loss and logits; the loss reads a copy of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 16384, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        logits = self.head(tokens)
+        return SimpleNamespace(loss=logits.log_softmax(-1)[:, 0].mean(), logits=logits)
+
+
+def returning_more() -> Any:
+    return ReturningMore(), {"tokens": torch.empty(1024, 64)}
 
 
 def own_optimizer() -> Any:

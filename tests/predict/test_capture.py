@@ -14,6 +14,8 @@ import pytest
 
 from nearpeak.errors import NearpeakError, SettingError, UnsupportedError
 from nearpeak.predict.capture import capture, capture_all
+from nearpeak.predict.memory import forecast_memory
+from nearpeak.predict.played import play
 from nearpeak.predict.request import CaptureRequest
 from nearpeak.predict.step_trace import StepTrace, repeated
 
@@ -27,6 +29,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "perceptron bf16-weights": {"precision": "bf16-weights"},
     "perceptron fused": {"implementation": "fused"},
     "own_optimizer": {},
+    "returning_more": {},
     "dropped": {},
     "attention bf16": {"precision": "bf16"},
     "attention fp32": {},
@@ -116,6 +119,23 @@ def test_later_steps_free_what_they_allocate() -> None:
     assert len(freed) == len(set(freed))
     made = [event for segment in trace.segments for event in segment.events if event > 0]
     assert sorted(made) == list(range(1, len(trace.allocations) + 1))
+
+
+def test_outputs_are_held_as_long_as_the_loop_does() -> None:
+    """What the model returns beside the loss: 64 MiB that backward does not read."""
+    trace = captured("returning_more")
+    kept, returned, dropped = (
+        play(repeated(trace, 3, outputs_until=until)).peak_allocated for until in ("next_step", "step_end", "backward")
+    )
+    assert kept >= returned
+    assert returned - dropped >= 60 * MIB
+    forecast = forecast_memory(trace)
+    assert forecast.allocated.interval.likely == kept
+    assert forecast.allocated.interval.low < dropped
+    assert any("--outputs-until" in risk.name for risk in forecast.risks)
+    told = forecast_memory(trace, outputs_until="backward")
+    assert told.allocated.interval.likely == dropped
+    assert not any("--outputs-until" in risk.name for risk in told.risks)
 
 
 def test_state_that_an_optimizer_replaces_does_not_pile_up() -> None:

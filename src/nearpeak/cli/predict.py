@@ -55,6 +55,10 @@ def command() -> None:
 @click.option("--clip-norm", type=float, help="Gradients are clipped to this norm.")
 @click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Change the model's configuration.")
 @click.option("--layout", help="Several devices: ddp:8, zero1:8, zero2:8, fsdp:8.")
+@click.option(
+    "--outputs-until", type=click.Choice(["next_step", "step_end", "backward"]), default=None,
+    help="How long the loop holds what forward returns; transformers' Trainer: backward.",
+)  # fmt: skip
 @click.option("--alloc-conf", default="", help="PYTORCH_CUDA_ALLOC_CONF of the run.")
 @click.option("--cudnn-benchmark", is_flag=True, help="The run sets torch.backends.cudnn.benchmark.")
 @click.option("--channels-last", is_flag=True, help="The run puts the model into that memory format.")
@@ -225,7 +229,14 @@ def _forecast(
     if layout is not None:
         trace = on_layout(trace, layout)
     extra = 0 if layout is None else NCCL_BYTES
-    return forecast_memory(trace, card, settings=_settings(given), extra_device_bytes=extra, reading=reading)
+    return forecast_memory(
+        trace,
+        card,
+        settings=_settings(given),
+        outputs_until=given["outputs_until"],
+        extra_device_bytes=extra,
+        reading=reading,
+    )
 
 
 # -- results -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from nearpeak.predict.allocator_settings import AllocatorSettings
 from nearpeak.predict.cards import DeviceModel, context_bytes
 from nearpeak.predict.played import Curve, Played, fits_in, play
 from nearpeak.predict.reading import Reading
-from nearpeak.predict.step_trace import StepTrace, repeated
+from nearpeak.predict.step_trace import OutputsUntil, StepTrace, repeated
 
 __all__ = ["STEPS", "MemoryForecast", "Risk", "forecast_memory", "peaks"]
 
@@ -37,6 +37,12 @@ TRIED = (
 READING_LEFT = "a reading of the card narrows this: --calibrate used=…"
 CALIBRATED_ON = "6 measured runs of three transformers"
 CALIBRATED_ON_CONVOLUTIONS = "571 measured runs of timm's script on an A100"
+
+SMALLEST_OUTPUTS = 0.005
+OUTPUTS = (
+    "outputs: a loop that lets go of them before the backward pass, as transformers' Trainer does, takes {:,.0f} MiB "
+    "less; --outputs-until says how long yours holds them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +90,26 @@ def forecast_memory(
     *,
     settings: AllocatorSettings | None = None,
     steps: int = STEPS,
-    keeps_outputs: bool = True,
+    outputs_until: OutputsUntil | None = None,
     extra_device_bytes: int = 0,
     reading: Reading | None = None,
 ) -> MemoryForecast:
-    """From a captured step to figures. `extra_device_bytes` is held outside the allocator, such as by NCCL."""
-    several = repeated(trace, steps, keeps_outputs=keeps_outputs)
+    """From a captured step to figures. `extra_device_bytes` is held outside the allocator, such as by NCCL. Where it
+    is not known how long the loop holds the outputs, the longest is likely, and intervals reach to the shortest."""
+    held = outputs_until or "next_step"
+    several = repeated(trace, steps, outputs_until=held)
     played = play(several, settings)
+    least = played if outputs_until else play(repeated(trace, steps, outputs_until="backward"), settings)
     shares = _shares(trace, reading)
     context = _context(trace, card, extra_device_bytes, reading)
-    allocated = _around(played.peak_allocated, shares)
-    later = play(repeated(trace, steps + LATER_STEPS, keeps_outputs=keeps_outputs), settings)
+    allocated = _reaching(_around(played.peak_allocated, shares), low=least.peak_allocated * shares[0])
+    later = play(repeated(trace, steps + LATER_STEPS, outputs_until=held), settings)
     tried = _tried_peak(played, card, context)
-    reserved = _reaching(_around(played.peak_reserved, shares), max(later.peak_reserved, tried))
+    reserved = _reaching(
+        _around(played.peak_reserved, shares),
+        low=least.peak_reserved * shares[0],
+        high=max(later.peak_reserved, tried),
+    )
     used = Interval(reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high)
     basis = _basis(trace, reading)
     fits, why = _verdict(several, card, context, shares, settings)
@@ -110,16 +123,18 @@ def forecast_memory(
         by_module=played.by_module,
         peak_phase=played.peak_phase,
         curve=played.curve,
-        risks=_risks(trace, played.peak_reserved, tried),
+        risks=_risks(trace, played, least, tried),
         parameters=trace.parameters,
         trainable_parameters=trace.trainable_parameters,
         flops=trace.flops,
     )
 
 
-def peaks(trace: StepTrace, *, keeps_outputs: bool = True, settings: AllocatorSettings | None = None) -> Played:
+def peaks(
+    trace: StepTrace, *, outputs_until: OutputsUntil = "next_step", settings: AllocatorSettings | None = None
+) -> Played:
     """The replay alone, for those who have intervals of their own."""
-    return play(repeated(trace, STEPS, keeps_outputs=keeps_outputs), settings)
+    return play(repeated(trace, STEPS, outputs_until=outputs_until), settings)
 
 
 def _has_convolutions(trace: StepTrace) -> bool:
@@ -151,8 +166,8 @@ def _around(likely: int, shares: tuple[float, float]) -> Interval:
     return Interval(likely * shares[0], likely, likely * shares[1])
 
 
-def _reaching(interval: Interval, high: float) -> Interval:
-    return Interval(interval.low, interval.likely, max(interval.high, high))
+def _reaching(interval: Interval, *, low: float, high: float = 0.0) -> Interval:
+    return Interval(min(interval.low, low), interval.likely, max(interval.high, high))
 
 
 def _tried_peak(played: Played, card: DeviceModel | None, context: Interval) -> int:
@@ -162,12 +177,14 @@ def _tried_peak(played: Played, card: DeviceModel | None, context: Interval) -> 
     return max(0, min(played.peak_tried, int(card.memory_bytes - context.low)))
 
 
-def _risks(trace: StepTrace, likely_bytes: int, tried_bytes: int) -> tuple[Risk, ...]:
-    found = [Risk(text) for text in trace.risks]
+def _risks(trace: StepTrace, played: Played, least: Played, tried_bytes: int) -> tuple[Risk, ...]:
+    found, likely_bytes = [Risk(text) for text in trace.risks], played.peak_reserved
     if _has_convolutions(trace):
         found.append(Risk(CONVOLUTION, round(likely_bytes * (CONVOLUTION_HIGH_SHARE - HIGH_SHARE))))
     if tried_bytes > likely_bytes:
         found.append(Risk(TRIED.format(tried_bytes / GIB), tried_bytes - likely_bytes))
+    if played.peak_allocated - least.peak_allocated > SMALLEST_OUTPUTS * played.peak_allocated:
+        found.append(Risk(OUTPUTS.format((played.peak_allocated - least.peak_allocated) / MIB)))
     return tuple(found)
 
 

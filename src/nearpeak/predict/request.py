@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from nearpeak.errors import SettingError
+from nearpeak.predict.step_trace import OutputsUntil
 
 __all__ = ["OPTIMIZERS", "CaptureRequest", "Implementation", "Kind", "Lora", "Precision"]
 
@@ -58,8 +59,8 @@ class CaptureRequest:
     channels_last: bool = False
     cudnn_benchmark: bool = False
     """`torch.backends.cudnn.benchmark`: each new shape of a convolution tries algorithms and then empties the cache."""
-    keeps_outputs: bool = True
-    """Whether the training loop's variables keep a step's outputs until the next step's replace them."""
+    outputs_until: OutputsUntil | None = None
+    """How long the training loop holds what a forward pass returns; None: not known, so the longest is likely."""
     attention: str | None = None
     """For HF models: `sdpa`, `eager`, …; None: the model's default."""
     compute_capability: tuple[int, int] = (8, 0)
@@ -78,6 +79,8 @@ class CaptureRequest:
         _check("kind", self.kind, get_args(Kind))
         _check("implementation", self.implementation, get_args(Implementation))
         _check("optimizer", self.optimizer, OPTIMIZERS)
+        if self.outputs_until is not None:
+            _check("outputs_until", self.outputs_until, get_args(OutputsUntil))
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

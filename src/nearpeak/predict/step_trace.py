@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-__all__ = ["CATEGORIES", "PHASES", "Allocation", "Operator", "Segment", "StepTrace", "repeated"]
+__all__ = ["CATEGORIES", "PHASES", "Allocation", "Operator", "OutputsUntil", "Segment", "StepTrace", "repeated"]
 
 CATEGORIES = (
     "parameters",
@@ -85,12 +86,17 @@ class StepTrace:
         return sum(operator.flops for operator in self.operators)
 
 
-def repeated(trace: StepTrace, steps: int, *, keeps_outputs: bool = True) -> StepTrace:
+OutputsUntil = Literal["next_step", "step_end", "backward"]
+"""How long the training loop holds what a forward pass returns: a variable of the loop holds it until the next step has
+made its own, a function of the step until it returns, and where the loss alone is returned from a function, as in
+transformers' Trainer, the rest goes before the backward pass."""
+
+
+def repeated(trace: StepTrace, steps: int, *, outputs_until: OutputsUntil = "next_step") -> StepTrace:
     """The trace over several steps.
 
     The recording holds each kind of phase once, and the optimizer twice: its first call makes its state. Later steps
-    ask for the same as the first, with new blocks. What a step leaves (its outputs, where the training loop keeps them
-    in a variable) is freed when the next step's forward has made its own.
+    ask for the same as the first, with new blocks. What a step leaves is its outputs, which the training loop holds.
     """
     first = [segment for segment in trace.segments if segment.step == 0]
     body = [segment for segment in first if segment.phase != "build"]
@@ -99,7 +105,7 @@ def repeated(trace: StepTrace, steps: int, *, keeps_outputs: bool = True) -> Ste
     composer = _Composer(trace)
     composed = [composer.as_recorded(segment) for segment in build]
     for step in range(steps):
-        composed += composer.step(step, body if step == 0 else _with(body, later_optimizer), keeps_outputs)
+        composed += composer.step(step, body if step == 0 else _with(body, later_optimizer), outputs_until)
     return replace(trace, allocations=tuple(composer.allocations), segments=tuple(composed), steps=steps)
 
 
@@ -123,6 +129,9 @@ class _Composer:
         }
         self._twins = _twins(trace)
         self._lasting -= set(self._twins.values())
+        read = {number for operator in trace.operators if operator.phase == "backward" for number in operator.inputs}
+        self._unread = set(range(1, len(trace.allocations) + 1)) - freed - read - self._lasting
+        """Recorded numbers of what nobody frees and no backward operator reads: held by the outputs alone."""
         self._before: dict[int, int] = {}
         """`_current` as it was when the present phase began."""
         self._current: dict[int, int] = {}
@@ -133,7 +142,7 @@ class _Composer:
     def as_recorded(self, segment: Segment) -> Segment:
         return segment
 
-    def step(self, step: int, body: list[Segment], keeps_outputs: bool) -> list[Segment]:
+    def step(self, step: int, body: list[Segment], outputs_until: OutputsUntil) -> list[Segment]:
         composed: list[Segment] = []
         live: set[int] = set()
         for segment in body:
@@ -141,10 +150,12 @@ class _Composer:
             self._before = {twin: self._current[twin] for twin in self._twins.values() if twin in self._current}
             for event in segment.events:
                 events += self._event(event, step, live if segment.phase != "optimizer" else set())
-            if segment.phase == "forward" and keeps_outputs:
+            if segment.phase == "forward" and outputs_until == "next_step":
                 events += self._free_left()
+            if segment.phase == "forward" and outputs_until == "backward":
+                events += self._free_unread(segment, live)
             composed.append(Segment(segment.phase, step, tuple(events)))
-        if not keeps_outputs and composed:
+        if outputs_until != "next_step" and composed:
             last = composed[-1]
             composed[-1] = replace(last, events=last.events + tuple(-number for number in sorted(live)))
             live = set()
@@ -182,6 +193,12 @@ class _Composer:
         if twin is not None and step > 1:
             return self._before.get(twin)
         return self._current.get(recorded, recorded if step == 0 else None)
+
+    def _free_unread(self, segment: Segment, live: set[int]) -> list[int]:
+        """What this forward pass left and backward does not read."""
+        unread = [self._current[event] for event in segment.events if event in self._unread]
+        live.difference_update(unread)
+        return [-number for number in unread]
 
     def _free_left(self) -> list[int]:
         freed = [-number for number in sorted(self._left)]
