@@ -20,8 +20,8 @@ LATER_STEPS = 4
 """What the allocator takes after that depends on where small buffers happened to lie: it widens the interval."""
 LOW_SHARE, HIGH_SHARE = 0.95, 1.04
 """Of predicted memory, where a step has no convolution. A choice, as wide as what was measured: two training snapshots
-of a transformer (reserved within 0.9 %), four runs of two others, and eight runs of five models on an H200, of which one
-reserved 4.8 % less than predicted and the others differed by up to 2 %. Too few for a percentile."""
+of a transformer (reserved within 0.9 %), four runs of two others, and eight runs of five models on an H200, of which
+one reserved 4.8 % less than predicted, the others within 2 %. Too few for a percentile."""
 CONVOLUTION_LOW_SHARE, CONVOLUTION_HIGH_SHARE = 0.90, 1.15
 """The same with convolutions, chosen on half of the models of timm's script on an A100, with `cudnn.benchmark`: 273 of
 their 291 runs lay between these shares of the predicted reserved memory, the one constant beside it apart. Of 280 runs
