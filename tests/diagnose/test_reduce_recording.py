@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -174,3 +175,14 @@ def test_a_crowded_machine_is_told(tmp_path: Path) -> None:
     assert any("75 % of the CPU's time" in sentence for sentence in unknown)
     _, unknown = reduce_recording(recording(tmp_path / "b", steps(columns={"cpu_ms": 118.0}), busy))
     assert not any("Other processes" in sentence for sentence in unknown)
+
+
+def test_a_fault_of_the_probe_is_told_once(tmp_path: Path) -> None:
+    broken = [replace(process(n, ranks=2), fault="KeyError: 'x' (hooks.py:9)", lost_steps=2 * n) for n in (0, 1)]
+    for rows in ([*steps(process=0), *steps(process=1)], []):
+        _, unknown = reduce_recording(recording(tmp_path / str(len(rows)), broken, rows))
+        assert [sentence for sentence in unknown if "KeyError" in sentence] == [
+            "Watching stopped early in pid 1000, 1001, by a fault inside nearpeak: KeyError: 'x' (hooks.py:9). "
+            "The training went on; later steps are not recorded."
+        ]
+        assert "2 steps are missing: the disk refused them." in unknown

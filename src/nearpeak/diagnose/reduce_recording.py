@@ -42,10 +42,14 @@ class _Group:
 def reduce_recording(recording: Recording) -> tuple[Facts, list[str]]:
     """Facts, and what could not be told, each as a sentence."""
     groups = _groups(recording)
+    unknown = _told_of_faults(recording.processes)
     if not groups:
-        return Facts(source="the recording"), ["No optimizer step was seen: nothing can be said of the training."]
+        return Facts(source="the recording"), [
+            *unknown,
+            "No optimizer step was seen: nothing can be said of the training.",
+        ]
     group = max(groups, key=lambda each: sum(float(columns.wall_ms.sum()) for columns in each.columns))
-    unknown = _told_of_others(groups, group)
+    unknown += _told_of_others(groups, group)
     skipped = first_steps(group.columns[0].wall_ms)
     judged = [columns.since(int(columns.numbers[skipped])) for columns in group.columns if len(columns) > skipped]
     group = _Group([p for p, c in zip(group.processes, group.columns, strict=True) if len(c) > skipped], judged)
@@ -81,6 +85,21 @@ def _groups(recording: Recording) -> list[_Group]:
         jobs[key].append((record, columns))
     sorted_jobs = [sorted(members, key=lambda member: member[0].rank or 0) for members in jobs.values()]
     return [_Group([each[0] for each in members], [each[1] for each in members]) for members in sorted_jobs]
+
+
+def _told_of_faults(processes: Sequence[ProcessRecord]) -> list[str]:
+    """What broke inside the probe, each once however many ranks it broke in, and what a disk refused."""
+    broken: dict[str, list[int]] = defaultdict(list)
+    for each in processes:
+        if each.fault is not None:
+            broken[each.fault].append(each.pid)
+    told = [
+        f"Watching stopped early in pid {', '.join(map(str, pids))}, by a fault inside nearpeak: {fault}. "
+        "The training went on; later steps are not recorded."
+        for fault, pids in broken.items()
+    ]
+    lost = sum(each.lost_steps for each in processes)
+    return [*told, f"{lost:,} steps are missing: the disk refused them."] if lost else told
 
 
 def _told_of_others(groups: list[_Group], judged: _Group) -> list[str]:
