@@ -46,6 +46,26 @@ def test_what_is_changed_in_place_never_runs_again() -> None:
     assert [graph.values[number].again for number in graph.blocks[0].values] == [True, False, True, False]
 
 
+def test_of_several_micro_batches_the_first_tells_the_activations() -> None:
+    once = step_of(MLP, 3)
+    first, operators = len(once.allocations), len(once.operators)
+    again = tuple(replace(each, operator=each.operator + operators) for each in once.allocations[2:])
+
+    def moved(event: int) -> int:
+        return event + (first - 2) * (1 if event > 0 else -1)
+
+    later = tuple(
+        Segment(segment.phase, 0, tuple(map(moved, segment.events))) for segment in once.segments if segment.step == 0
+    )[2:]
+    twice = replace(
+        once,
+        allocations=once.allocations + again,
+        operators=once.operators * 2,
+        segments=once.segments + later,
+    )
+    assert step_graph(twice).activation_bytes == step_graph(once).activation_bytes
+
+
 # -- options -----------------------------------------------------------------------------------------------------------
 
 

@@ -71,14 +71,20 @@ class StepGraph:
     live: list[int]
     """The most bytes allocated while each operator runs; casts of weights are made again for backward."""
     plain_peak_bytes: int
-    """The most of all, casts kept."""
+    """The most in forward and backward, casts kept."""
+    backward_begin: int
+    """The first operator of backward; of several micro-batches, of the first one's."""
     made_by: dict[int, tuple[int, ...]]
     """Operator → values."""
 
     @cached_property
     def activation_bytes(self) -> int:
-        """What forward leaves for backward."""
-        return sum(rounded(each.bytes) for each in self.trace.allocations if each.category == "activations")
+        """What the forward of a micro-batch leaves for backward."""
+        return sum(
+            rounded(each.bytes)
+            for each in self.trace.allocations
+            if each.category == "activations" and each.operator < self.backward_begin
+        )
 
     @cached_property
     def readers_in_forward(self) -> dict[int, tuple[int, ...]]:
@@ -171,7 +177,15 @@ class _Reader:
             number: self._value(number, owned) if number in self._in(blocks) else values[number] for number in values
         }
         made_by = {index: self._made(index) for block in blocks for index in block.operators}
-        return StepGraph(self.trace, tuple(blocks), values, self._live_without_casts(), max(self.live), made_by)
+        return StepGraph(
+            trace=self.trace,
+            blocks=tuple(blocks),
+            values=values,
+            live=self._live_without_casts(),
+            plain_peak_bytes=max(self.live[: self.backward_end]),
+            backward_begin=self.backward_begin,
+            made_by=made_by,
+        )
 
     def _live_without_casts(self) -> list[int]:
         """Autocast keeps casts of weights until forward ends; backward makes each again where it needs it."""
