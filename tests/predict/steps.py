@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,6 +175,10 @@ class Failing(nn.Module):
 
 def failing_backward() -> Any:
     return Failing(), (torch.empty(4, 4),), lambda model, batch: model(batch[0]).sum()
+
+
+def leaving() -> Any:
+    sys.exit(0)
 
 
 def killed() -> Any:

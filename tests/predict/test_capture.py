@@ -45,6 +45,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "changed": {},
     "failing_backward": {},
     "killed": {},
+    "leaving": {},
     "perceptron again": {},
 }
 
@@ -244,6 +245,10 @@ def test_a_process_that_dies_is_named_with_its_last_operator_and_harms_no_other(
     assert isinstance(error, UnsupportedError)
     assert "operator aten::addmm in module 0: the process that ran its step ended by signal SIGSEGV" in str(error)
     assert captured("perceptron again") == captured("perceptron")
+
+
+def test_a_model_that_exits_is_named() -> None:
+    assert "steps:leaving: unsupported: before its first operator: the process" in str(results()["leaving"])
 
 
 @pytest.fixture

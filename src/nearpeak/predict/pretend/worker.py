@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -33,8 +33,9 @@ __all__ = ["main"]
 
 REPEATED_S = 2.0
 """The model's own code may catch what interrupts it; then it is interrupted again."""
-DONE, FAILED, AGAIN = 0, 3, 4
-"""How a child ends: all requests have answers; one failed, and the others want a new child; one wants another try."""
+DONE, FAILED, AGAIN, LEFT = 0, 3, 4, 5
+"""How a child ends: all requests have answers; one failed, and the others want a new child; one wants another try; the
+model's code asked to exit."""
 NOTE_BYTES = 512
 
 
@@ -71,11 +72,19 @@ class _Work:
         self._note[:] = bytes(NOTE_BYTES)
         pid = os.fork()
         if pid == 0:
-            os._exit(self._run(number))
+            self._as_a_child(number)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code not in (DONE, FAILED, AGAIN):
             where = self._note[:].rstrip(b"\0").decode(errors="replace") or "before its first operator"
             self._answer(self.first_open, {"error": f"unsupported: {where}: {_end(code)}", "kind": "UnsupportedError"})
+
+    def _as_a_child(self, number: int) -> NoReturn:
+        """Never goes on with what its parent was doing, even if the model asks to exit."""
+        code = LEFT
+        try:
+            code = self._run(number)
+        finally:
+            os._exit(code)
 
     def _run(self, start: int) -> int:
         """In the child: one request after another, until one fails."""
