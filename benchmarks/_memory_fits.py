@@ -51,12 +51,13 @@ def fits_figures(models: int, seed: int) -> dict[str, Any]:
 
 
 def best_threshold(decisions: list[Decision]) -> float:
-    """The capacity by which most come out right; the middle of the best stretch."""
+    """The capacity by which most come out right; the middle of the widest such stretch between two needs."""
     edges = sorted(each.needed_mib for each in decisions)
-    scored = [(sum((d.needed_mib <= edge) == d.fitted for d in decisions), edge) for edge in edges]
-    best = max(score for score, _ in scored)
-    last = max(index for index, (score, _) in enumerate(scored) if score == best)
-    return (edges[last] + edges[min(last + 1, len(edges) - 1)]) / 2
+    scores = [sum((d.needed_mib <= edge) == d.fitted for d in decisions) for edge in edges]
+    best = [index for index, score in enumerate(scores) if score == max(scores)]
+    stretches = [(edges[index], edges[min(index + 1, len(edges) - 1)]) for index in best]
+    low, high = max(stretches, key=lambda stretch: stretch[1] - stretch[0])
+    return (low + high) / 2
 
 
 def _decisions(models: int, seed: int) -> tuple[list[Decision], list[str]]:
