@@ -131,8 +131,8 @@ end is a guess."""
 OLDER_CONTEXT_MIB = (42, 250, 750)
 """Before Ampere: such messages gave 104 to 135 MiB on T4s, all of inference; likely and high are guesses."""
 CONVOLUTION_HIGH_MIB = 1_850
-"""With cuDNN: sixty training runs of convolutional models on an A100 held 1,818 MiB (median) beside what was predicted,
-whatever else nvidia-smi counted there. Which torch and CUDA they used is not stated."""
+"""With cuDNN: 585 training runs of image models on an A100 held 1,729 MiB (median) beside what was predicted, whatever
+else nvidia-smi counted there. Which torch and CUDA they used is not stated."""
 
 
 def context_bytes(card: DeviceModel | None, *, convolutions: bool = False) -> Interval:
