@@ -27,6 +27,12 @@ def info(rank: int, world: int = 16) -> dict[str, int]:
         ("worker12_step_7.1694128201545.pt.trace.json", 12, None),
         ("0.pt.trace.json", 0, None),
         ("host_81276.1694128201545.pt.trace.json", None, None),
+        ("gpu4_rank3.json", 3, None),
+        ("a100gpu8_rank0_of_16.json", 0, 16),
+        ("worker2_rank10.json", 10, None),
+        ("2024_10_01_trace.json", None, None),
+        ("rank0_prof_3.pt.trace.json", 0, None),
+        ("rank1_prof0.json", 1, None),
     ],
 )
 def test_ranks_in_names(name: str, rank: int | None, world: int | None) -> None:

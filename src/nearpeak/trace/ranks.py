@@ -17,10 +17,17 @@ from nearpeak.trace.timeline import Timeline
 
 __all__ = ["in_order_of_rank", "rank_in_name", "with_rank_of_name"]
 
-RANK = re.compile(
-    r"(?:rank|worker|gpu|node\d+_gpu|proc(?:ess)?)[-_ ]?(\d{1,6})(?!\d)|^(\d{1,5})(?=\.|_)", re.IGNORECASE
+RANK = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"rank[-_ ]?(\d{1,6})(?!\d)",
+        r"(?:worker|node\d+_gpu|proc(?:ess)?)[-_ ]?(\d{1,6})(?!\d)",
+        r"gpu[-_ ]?(\d{1,6})(?!\d)",
+        r"^(\d{1,4})(?=\.|_)(?!_\d\d?_\d\d?(?!\d))",
+    )
 )
-WORLD = re.compile(r"(?:of|world(?:_?size)?|ws)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
+"""The surest first: `gpu4_rank3` is of rank 3. A number alone at the beginning counts, a date does not."""
+WORLD = re.compile(r"(?:(?<![a-z])of|world(?:_?size)?|ws)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 FOLDER = re.compile(r"(?:rank|worker|gpu|proc(?:ess)?)[-_ ]?\d{1,6}", re.IGNORECASE)
 CYCLE = re.compile(r"\d{10,}|(?<=step)[-_ ]?\d+|(?<=cycle)[-_ ]?\d+|(?<=epoch)[-_ ]?\d+|(?<=iteration)[-_ ]?\d+", re.I)
 """In which the names of one process's recordings differ: the time, or how far the run had come. Other numbers may be
@@ -34,11 +41,11 @@ SAME_TIME = 0.05
 
 def rank_in_name(name: str) -> tuple[int | None, int | None]:
     """Rank and world size that a file's name speaks of: ``rank3of8.json``, ``worker0_step_12.pt.trace.json``."""
-    found = RANK.search(name)
+    found = next((match for pattern in RANK if (match := pattern.search(name))), None)
     if found is None:
         return None, None
     world = WORLD.match(name, found.end()) or WORLD.search(name)
-    return int(found.group(1) or found.group(2)), int(world.group(1)) if world else None
+    return int(found.group(1)), int(world.group(1)) if world else None
 
 
 def with_rank_of_name(timeline: Timeline, path: Path) -> Timeline:
@@ -129,7 +136,8 @@ def _is_earlier_or_later(one: Timeline, other: Timeline) -> bool:
     if _overlap(one, other) > SAME_TIME:
         return False
     if one.rank is not None or other.rank is not None:
-        return one.rank == other.rank
+        guessed = one.rank_guessed or other.rank_guessed
+        return one.rank == other.rank and (not guessed or one.process == other.process)
     alike = CYCLE.sub("#", one.source) == CYCLE.sub("#", other.source)
     return alike and one.process is not None and one.process == other.process
 

@@ -161,15 +161,16 @@ def _spread_note(run: RunColumns) -> str | None:
 
 
 def _rates(processes: Sequence[ProcessColumns], name: str, shown: str | None = None) -> list[Series]:
-    """Of the first process, times how many there are where all know it: ranks step together."""
+    """Of all processes together, since ranks step together. Those that did not count in a step, as happens with tokens,
+    are taken to have had as many as those that did."""
     if not processes or not all(np.isfinite(each.values[name]).any() for each in processes):
         return []
     first = processes[0]
     alike = [each for each in processes if len(each) == len(first)]
-    counts = np.sum([np.nan_to_num(each.values[name]) for each in alike], axis=0)
-    known = np.isfinite(first.values[name])
+    counts = np.array([each.values[name] for each in alike])
+    known = np.isfinite(counts).sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        rate = np.where(known, counts / first.values["wall_s"], np.nan)
+        rate = np.nansum(counts, axis=0) / known * len(alike) / first.values["wall_s"]
     return [Series(shown or name, first.x, rate, gaps=False)] if len(alike) == len(processes) else []
 
 
