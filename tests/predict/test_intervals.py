@@ -75,3 +75,28 @@ def test_fits_only_where_all_that_is_uncertain_may_turn_out_badly(
     operator: str, memory_gib: float, usable_gib: float, fits: bool | None
 ) -> None:
     assert on_card(operator, memory_gib, usable_gib).fits is fits
+
+
+def step_with_outputs() -> StepTrace:
+    """8 GiB come out of forward, backward does not read them, and nobody frees them."""
+    return StepTrace(
+        allocations=(
+            Allocation(GIB, "parameters", "layer", "build", -1),
+            Allocation(8 * GIB, "activations", "layer", "forward", 0),
+        ),
+        operators=(Operator("mm", "layer", "forward", 1, 8 * GIB, (1,), (2,), (2,)),),
+        segments=(Segment("build", 0, (1,)), Segment("forward", 0, (2,)), Segment("backward", 0, ())),
+        parameters=1,
+        trainable_parameters=1,
+    )
+
+
+def test_never_is_said_only_where_the_shortest_holding_of_outputs_does_not_fit_either() -> None:
+    card = DeviceModel("card", 12 * GIB, 12 * GIB, (8, 0), "made up")
+    unknown = forecast_memory(step_with_outputs(), card)
+    assert unknown.device_used.interval.low < card.memory_bytes < unknown.device_used.interval.likely
+    assert unknown.fits is None
+    assert forecast_memory(step_with_outputs(), card, outputs_until="next_step").fits is False
+    assert forecast_memory(step_with_outputs(), card, outputs_until="backward").fits is True
+    smaller = DeviceModel("card", 8 * GIB, 8 * GIB, (8, 0), "made up")
+    assert forecast_memory(step_with_outputs(), smaller).fits is False

@@ -99,7 +99,8 @@ def forecast_memory(
     held = outputs_until or "next_step"
     several = repeated(trace, steps, outputs_until=held)
     played = play(several, settings)
-    least = played if outputs_until else play(repeated(trace, steps, outputs_until="backward"), settings)
+    shortest = several if outputs_until else repeated(trace, steps, outputs_until="backward")
+    least = played if outputs_until else play(shortest, settings)
     shares = _shares(trace, reading)
     context = _context(trace, card, extra_device_bytes, reading)
     allocated = _reaching(_around(played.peak_allocated, shares), low=least.peak_allocated * shares[0])
@@ -112,7 +113,7 @@ def forecast_memory(
     )
     used = Interval(reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high)
     basis = _basis(trace, reading)
-    fits, why = _verdict(several, card, context, shares, settings)
+    fits, why = _verdict(several, shortest, card, context, shares, settings)
     return MemoryForecast(
         allocated=Estimate(allocated, basis),
         reserved=Estimate(reserved, basis),
@@ -189,21 +190,23 @@ def _risks(trace: StepTrace, played: Played, least: Played, tried_bytes: int) ->
 
 
 def _verdict(
-    trace: StepTrace,
+    likely: StepTrace,
+    least: StepTrace,
     card: DeviceModel | None,
     context: Interval,
     shares: tuple[float, float],
     settings: AllocatorSettings | None,
 ) -> tuple[bool | None, str]:
-    """The steps are replayed on a device of the card's size: a full cache is no failure, a full device is."""
+    """The steps are replayed on a device of the card's size: a full cache is no failure, a full device is.
+    What is uncertain may turn out well in how long outputs are held, too: `least` holds them for the shortest."""
     if card is None:
         return None, "No card was named."
     low, high = shares
     cautious = (card.usable_bytes - context.high) / high
     hopeful = (card.memory_bytes - context.low) / low
     size = f"{card.memory_bytes / MIB:,.0f} MiB of the {card.name}"
-    if fits_in(trace, max(0, int(cautious)), settings):
+    if fits_in(likely, max(0, int(cautious)), settings):
         return True, f"The step runs in the {size}, with room for what is uncertain."
-    if not fits_in(trace, max(0, int(hopeful)), settings):
+    if not fits_in(least, max(0, int(hopeful)), settings):
         return False, f"The step does not run in the {size}, even if all that is uncertain turns out well."
     return None, f"Too close to the {size} to say; {READING_LEFT}"
