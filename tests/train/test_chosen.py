@@ -288,6 +288,37 @@ def test_changes_in_place_are_refused_and_never_silently_wrong(change: Callable[
         change(model, batch)
 
 
+@pytest.mark.parametrize("letters", ["k", "r"])
+@pytest.mark.parametrize("changed", ["weight in a block", "weight before the blocks", "result of no block"])
+def test_what_no_block_made_is_not_changed_unnoticed(letters: str, changed: str) -> None:
+    """Where plain torch refuses backward, so does this, whatever is kept."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+    x = torch.randn(3, 4, requires_grad=True)
+    recomputation = Recomputation(model, ["1", "2"], Drawn(letters))
+    y = model(x)
+    victims = {"weight in a block": model[2].weight, "weight before the blocks": model[0].weight}
+    with torch.no_grad():
+        victims.get(changed, y).mul_(2)
+    with pytest.raises(UnsupportedError, match="that forward read was changed in place before backward"):
+        y.sum().backward()
+    recomputation.remove()
+
+
+@pytest.mark.parametrize("letters", ["k", "r", "h"])
+def test_a_forward_without_backward_leaves_nothing(letters: str) -> None:
+    """By reference counts alone: a cycle through the graph is seen by no collector."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+    recomputation = Recomputation(model, ["1", "2"], Drawn(letters))
+    first: list[StorageWeakRef] = []
+    model[0].register_forward_hook(lambda _module, _args, out: first.append(StorageWeakRef(out.untyped_storage())))
+    y = model(torch.randn(3, 4))
+    last = StorageWeakRef(y.untyped_storage())
+    assert not last.expired()
+    del y
+    assert last.expired() and first[0].expired()
+    recomputation.remove()
+
+
 def test_the_model_still_tells_its_arguments() -> None:
     model, _ = made("bert")
     plain = inspect.signature(model.forward)

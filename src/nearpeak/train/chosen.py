@@ -166,11 +166,11 @@ class _Recorder(TorchDispatchMode):
         self._made: dict[int, tuple[StorageWeakRef, Made]] = {}
         """By address of the storage; the weak reference keeps the address from being used again."""
 
-    def pack(self, tensor: torch.Tensor) -> torch.Tensor | Part:
-        """What autograd keeps in place of a tensor that it saves."""
+    def pack(self, tensor: torch.Tensor) -> Outside | Part:
+        """What autograd keeps in place of a tensor that it saves; of those, it no longer checks the version."""
         made = self._maker(tensor)
         if made is None:
-            return tensor
+            return Outside(tensor.detach())  # with its place in the graph, it would hold the node that saves it
         require(made)
         return Part(made, tensor)
 
@@ -252,9 +252,9 @@ class _Recorder(TorchDispatchMode):
                     )
 
 
-def _unpack(saved: torch.Tensor | Part) -> torch.Tensor:
-    if isinstance(saved, torch.Tensor):
-        return saved
+def _unpack(saved: Outside | Part) -> torch.Tensor:
+    if isinstance(saved, Outside):
+        return saved.content()
     tensor = saved.tensor()
     release(saved.made)
     return tensor

@@ -81,7 +81,7 @@ class Part:
 
 
 class Outside:
-    """An operand that no block made: a parameter, the model's input, a mask."""
+    """What no block made: a parameter, the model's input, a mask."""
 
     __slots__ = ("tensor", "version")
 
@@ -92,7 +92,7 @@ class Outside:
         if self.tensor._version != self.version:
             raise UnsupportedError(
                 "recompute='chosen': a tensor of shape "
-                f"{tuple(self.tensor.shape)} that a block read was changed in place before backward; change it after "
+                f"{tuple(self.tensor.shape)} that forward read was changed in place before backward; change it after "
                 "backward, or use recompute='none'."
             )
         return self.tensor
