@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,31 @@ def test_a_reading_narrows_the_figure(capfd: pytest.CaptureFixture[str]) -> None
     assert used["high"] - used["low"] < free["high"] - free["low"]
     assert used["likely"] == pytest.approx(3000 * MIB + 4 * PER_SAMPLE, rel=0.02)
     assert "3,000 MiB" in read["calibrated_on"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--layout", "fsdp:8"),
+        ("--layout", "ddp:2"),
+        *(("--outputs-until", until) for until in ("next_step", "step_end", "backward")),
+    ],
+)
+def test_a_reading_predicts_itself(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    def returning(request: CaptureRequest, **_: Any) -> StepTrace:
+        """4 GiB come out of forward, backward does not read them, and nobody frees them."""
+        trace = step(request)
+        outputs = Allocation(4096 * MIB, "activations", "layers.2", "forward", 0)
+        build, forward, *others = trace.segments
+        segments = (build, replace(forward, events=(*forward.events, 4)), *others)
+        return replace(trace, allocations=(*trace.allocations, outputs), segments=segments)
+
+    monkeypatch.setattr(capturing, "capture", returning)
+    read = predicted(capfd, "--batch", "4", "--calibrate", "used=20000MiB", *options)
+    assert read["device_used_bytes"]["likely"] == 20000 * MIB
 
 
 def test_layouts_shard_what_they_shard(capfd: pytest.CaptureFixture[str]) -> None:

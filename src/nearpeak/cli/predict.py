@@ -180,7 +180,9 @@ def _reading(request: CaptureRequest, given: dict[str, Any]) -> Reading | None:
 
     used, batch = parse_reading(given["calibrate"])
     trace = capture(replace(request, batch=batch or request.batch), time_limit_s=given["time_limit"])
-    return Reading(used, max(0, used - peaks(trace, settings=_settings(given)).peak_reserved))
+    until = given["outputs_until"] or "next_step"
+    played = peaks(_laid_out(trace, given), outputs_until=until, settings=_settings(given))
+    return Reading(used, max(0, used - played.peak_reserved))
 
 
 def _settings(given: dict[str, Any]) -> Any:
@@ -198,6 +200,14 @@ def _layout(given: dict[str, Any]) -> Any:
     if not devices.isdigit():
         raise click.UsageError(f"--layout {given['layout']}: must be SCHEME:DEVICES, such as fsdp:8.")
     return Layout(scheme, int(devices))
+
+
+def _laid_out(trace: StepTrace, given: dict[str, Any]) -> StepTrace:
+    """The step of one device of the layout."""
+    from nearpeak.predict.layout import on_layout
+
+    layout = _layout(given)
+    return trace if layout is None else on_layout(trace, layout)
 
 
 # -- predicting --------------------------------------------------------------------------------------------------------
@@ -222,15 +232,12 @@ def _trace(
 def _forecast(
     trace: StepTrace, card: DeviceModel | None, reading: Reading | None, given: dict[str, Any]
 ) -> MemoryForecast:
-    from nearpeak.predict.layout import NCCL_BYTES, on_layout
+    from nearpeak.predict.layout import NCCL_BYTES
     from nearpeak.predict.memory import forecast_memory
 
-    layout = _layout(given)
-    if layout is not None:
-        trace = on_layout(trace, layout)
-    extra = 0 if layout is None else NCCL_BYTES
+    extra = 0 if given["layout"] is None else NCCL_BYTES
     return forecast_memory(
-        trace,
+        _laid_out(trace, given),
         card,
         settings=_settings(given),
         outputs_until=given["outputs_until"],
