@@ -243,6 +243,22 @@ def test_a_plan_of_another_model_is_refused() -> None:
     undo()
 
 
+@pytest.mark.parametrize("paths", [["0", "1", "9"], ["0", "0"], ["0", "1", "2"]])
+def test_a_plan_with_wrong_paths_leaves_the_model_as_it_was(paths: list[str]) -> None:
+    """A missing one, one listed twice, one module under two paths."""
+    shared = torch.nn.Linear(4, 4)
+    model = torch.nn.Sequential(torch.nn.Tanh(), shared, shared)
+    with pytest.raises(UnsupportedError, match="has no module 9|0 and 0 are the same|1 and 2 are the same"):
+        Recomputation(model, paths, Drawn("r"))
+    assert all("forward" not in vars(module) for module in model.modules())
+
+
+def test_the_model_may_be_its_own_block() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    Recomputation(model, [""], Drawn("r")).remove()
+    assert "forward" not in vars(model)
+
+
 def test_what_stands_between_products_may_differ() -> None:
     """A mask, which some micro-batches need and others do not, and dropout that is off."""
     model, batch = made("bert")

@@ -101,13 +101,13 @@ class Recomputation:
         self._model, self._choices = model, choices
         self._recorder: _Recorder | None = None
         self._wrapped: list[tuple[torch.nn.Module, Any]] = []
-        for path in blocks:
-            self._wrap(_module(model, path), functools.partial(self._in_block, path))
+        for path, module in _modules(model, blocks).items():
+            self._wrap(module, functools.partial(self._in_block, path))
         self._wrap(model, self._in_model)
 
     def remove(self) -> None:
         """The model is as it was."""
-        for module, forward in self._wrapped:
+        for module, forward in reversed(self._wrapped):
             if forward is None:
                 del module.__dict__["forward"]
             else:
@@ -145,6 +145,21 @@ class Recomputation:
 
 def _device_of(model: torch.nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def _modules(model: torch.nn.Module, paths: Iterable[str]) -> dict[str, torch.nn.Module]:
+    """All of them are there, each once, before any is changed."""
+    found: dict[str, torch.nn.Module] = {}
+    path_of: dict[int, str] = {}
+    for path in paths:
+        module = _module(model, path)
+        if id(module) in path_of:
+            raise UnsupportedError(
+                f"recompute='chosen': {path_of[id(module)]} and {path} are the same module of {type(model).__name__}: "
+                "name each block of the plan once, under one path."
+            )
+        found[path], path_of[id(module)] = module, path
+    return found
 
 
 def _module(model: torch.nn.Module, path: str) -> torch.nn.Module:
