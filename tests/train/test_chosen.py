@@ -211,6 +211,39 @@ def planned(model: torch.nn.Module, batch: dict[str, Any], letters: str = "krh")
     return drawn.plan()
 
 
+class Masked(torch.nn.Module):
+    """A block that reads a mask of inference mode, and a sparse matrix."""
+
+    def __init__(self, mask: torch.Tensor, mixing: torch.Tensor) -> None:
+        super().__init__()
+        self.linear, self.mask, self.mixing = torch.nn.Linear(4, 4), mask, mixing
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            inside = torch.ones(4) * 3
+        mixed = torch.sparse.mm(self.mixing * 2.0, self.linear(x).sin())
+        return (mixed.exp() + self.mask + inside).sin()
+
+
+@pytest.mark.parametrize("letters", ["k", "r", "h"])
+def test_tensors_of_inference_mode_and_sparse_ones_are_read(letters: str) -> None:
+    with torch.inference_mode():
+        mask = torch.ones(3, 4).tril()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Masked(mask, torch.eye(3).to_sparse()), torch.nn.Linear(4, 4))
+    x = torch.randn(3, 4)
+
+    def step() -> list[torch.Tensor]:
+        model.zero_grad()
+        model(x).square().sum().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    plain = step()
+    recomputation = Recomputation(model, ["1", "2"], Drawn(letters))
+    again = step()
+    recomputation.remove()
+    assert len(plain) == 6 and all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+
+
 def test_a_plan_is_applied_and_taken_off() -> None:
     model, batch = made("bert")
     blocks = planned(model, batch)

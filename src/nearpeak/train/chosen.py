@@ -212,7 +212,7 @@ class _Recorder(TorchDispatchMode):
     def _cast(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         """The weight stays anyway: its cast is made again, wherever it was made first."""
         out = func(*args, **kwargs)
-        if out.untyped_storage()._cdata != args[0].untyped_storage()._cdata:
+        if _in_one_piece(args[0]) and out.untyped_storage()._cdata != args[0].untyped_storage()._cdata:
             call = Call(func, with_each((args, kwargs), self._remembered), self._device, None)
             made = Made(call, 0, out.dtype, holds=False)
             self._made[out.untyped_storage()._cdata] = StorageWeakRef(out.untyped_storage()), made
@@ -220,9 +220,11 @@ class _Recorder(TorchDispatchMode):
 
     def _remember(self, call: Call, operands: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Each new storage among the results belongs to this call from now on."""
-        known = {each.untyped_storage()._cdata for each in operands}
+        known = {each.untyped_storage()._cdata for each in operands if _in_one_piece(each)}
         new: dict[int, int] = {}
         for place, result in enumerate(results):
+            if not _in_one_piece(result):
+                continue
             storage = result.untyped_storage()
             if storage._cdata not in known and storage.nbytes() and result.device.type == self._device.type:
                 new.setdefault(storage._cdata, place)
@@ -240,7 +242,7 @@ class _Recorder(TorchDispatchMode):
 
     def _maker(self, tensor: torch.Tensor) -> Made | None:
         """Who made the storage of a tensor, if it can be found again in it."""
-        known = self._made.get(tensor.untyped_storage()._cdata)
+        known = self._made.get(tensor.untyped_storage()._cdata) if _in_one_piece(tensor) else None
         if known is None or known[0].expired() or tensor.is_conj() or tensor.is_neg():
             return None
         made = known[1]
@@ -300,6 +302,11 @@ def _facts(func: Any) -> _Facts:
         casts=func is torch.ops.aten._to_copy.default,
         again=func.namespace == "aten" and not changes and not any(word in func._schema.name for word in NEVER_AGAIN),
     )
+
+
+def _in_one_piece(tensor: torch.Tensor) -> bool:
+    """Sparse and nested tensors have no storage of their own: they stay, like what no block made."""
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

@@ -46,7 +46,7 @@ class Made:
     @property
     def version(self) -> int:
         """How often it was changed in place; what is not kept never was."""
-        return 0 if self.kept is None else self.kept._version
+        return 0 if self.kept is None else _version_of(self.kept)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -86,10 +86,10 @@ class Outside:
     __slots__ = ("tensor", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.version = tensor, tensor._version
+        self.tensor, self.version = tensor, _version_of(tensor)
 
     def content(self) -> torch.Tensor:
-        if self.tensor._version != self.version:
+        if _version_of(self.tensor) != self.version:
             raise UnsupportedError(
                 "recompute='chosen': a tensor of shape "
                 f"{tuple(self.tensor.shape)} that forward read was changed in place before backward; change it after "
@@ -127,6 +127,11 @@ class Call:
         args, kwargs = with_each(self.arguments, operand)
         with _generator_at(self.device, self.state):
             return tensors_of(self.func(*args, **kwargs))
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    """What was made in inference mode counts no changes, and torch lets none happen outside of it."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
