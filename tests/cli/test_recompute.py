@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,24 @@ def test_a_budget_in_bytes_is_a_peak(capfd: pytest.CaptureFixture[str]) -> None:
     assert predicted(capfd, "--memory-budget", "600MiB")["recompute"]["wanted_peak_bytes"] == 600 * MIB
 
 
+def test_a_budget_counts_outputs_as_long_as_the_loop_holds_them(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def returning(request: CaptureRequest, **_: Any) -> StepTrace:
+        """200 MiB come out of forward, backward does not read them, and nobody frees them."""
+        trace = step(request)
+        outputs = Allocation(200 * MIB, "activations", "", "forward", len(trace.operators) - 1)
+        build, forward, backward = trace.segments
+        forward = replace(forward, events=(*forward.events, len(trace.allocations) + 1))
+        return replace(trace, allocations=(*trace.allocations, outputs), segments=(build, forward, backward))
+
+    monkeypatch.setattr(recompute, "capture", returning)
+    for until in ("next_step", "backward"):
+        document = predicted(capfd, "--memory-budget", "900MiB", "--outputs-until", until)
+        assert document["recompute"]["peak_bytes"] == document["allocated_bytes"]["likely"] <= 900 * MIB
+        assert bool(document["recompute"]["plan"]["recompute_blocks"]) is (until == "next_step")
+
+
 def test_a_card_asks_for_no_more_than_it_needs(capfd: pytest.CaptureFixture[str]) -> None:
     document = predicted(capfd, "--gpu-memory", "64GiB")
     assert document["fits"] is True
@@ -120,6 +139,7 @@ def test_the_plan_is_written_with_what_it_was_made_for(tmp_path: Path, capfd: py
     [
         (["--recompute", "auto"], "needs the memory to keep within"),
         (["--memory-budget", "0.5"], "belongs to --recompute auto"),
+        (["--recompute", "auto", "--memory-budget", "0.5", "--layout", "fsdp:8"], "exclude each other"),
         (["--recompute", "auto", "--gpu-memory", "8GiB", "--find-batch"], "exclude each other"),
         (["--recompute", "auto", "--memory-budget", "1.5"], "must be a share"),
         (["--recompute", "auto", "--memory-budget", "much"], "much"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nearpeak.predict.cards import DeviceModel
     from nearpeak.predict.memory import MemoryForecast
     from nearpeak.predict.request import CaptureRequest
-    from nearpeak.predict.step_trace import StepTrace
+    from nearpeak.predict.step_trace import OutputsUntil, StepTrace
 
 __all__ = ["check_auto", "chosen_recompute", "print_recompute", "recompute_document"]
 
@@ -34,6 +34,11 @@ def check_auto(given: dict[str, Any], force: bool) -> None:
         raise click.UsageError(
             "--recompute auto needs the memory to keep within: --memory-budget, --gpu or --gpu-memory."
         )
+    if given["memory_budget"] is not None and given["layout"] is not None:
+        raise click.UsageError(
+            "--memory-budget and --layout exclude each other: a budget is for one device that holds the whole model; "
+            "with --layout, name the card (--gpu or --gpu-memory) that each device shall fit."
+        )
     if plan is not None and plan.exists() and not force:
         raise click.UsageError(f"{plan} exists; --force replaces it.")
 
@@ -47,7 +52,8 @@ def chosen_recompute(
     """The step under the cheapest recomputation for the budget, or for the card where no budget was given."""
     from nearpeak.planner.recompute import Recomputer
 
-    recomputer = Recomputer(request, time_limit_s=given["time_limit"])
+    until: OutputsUntil = given["outputs_until"] or "next_step"
+    recomputer = Recomputer(request, time_limit_s=given["time_limit"], outputs_until=until)
     if given["memory_budget"] is not None:
         choice = _for_budget(recomputer, given["memory_budget"])
     else:

@@ -15,8 +15,9 @@ from nearpeak.planner.graph import StepGraph, step_graph
 from nearpeak.planner.search import Chosen, Search
 from nearpeak.predict.capture import TIME_LIMIT_S, capture
 from nearpeak.predict.memory import peaks
+from nearpeak.predict.played import Played
 from nearpeak.predict.request import CaptureRequest
-from nearpeak.predict.step_trace import StepTrace
+from nearpeak.predict.step_trace import OutputsUntil, StepTrace
 from nearpeak.reason import Reason
 
 __all__ = ["RecomputeChoice", "Recomputer"]
@@ -61,13 +62,20 @@ class Recomputer:
     """Finds choices for one request; the step without recomputation is captured once."""
 
     def __init__(
-        self, request: CaptureRequest, *, trace: StepTrace | None = None, time_limit_s: float = TIME_LIMIT_S
+        self,
+        request: CaptureRequest,
+        *,
+        trace: StepTrace | None = None,
+        time_limit_s: float = TIME_LIMIT_S,
+        outputs_until: OutputsUntil = "next_step",
     ) -> None:
+        """`outputs_until`: how long the training loop holds what forward returns."""
         if request.prepare is not None or request.recompute:
             raise SettingError(
                 f"{request.model}: recomputation is chosen for a model without any; leave out recompute and prepare."
             )
         self.request, self._time_limit_s = request, time_limit_s
+        self._outputs_until: OutputsUntil = outputs_until
         self.plain = trace or capture(request, time_limit_s=time_limit_s)
         self.graph: StepGraph = step_graph(self.plain)
         if not self.graph.blocks:
@@ -76,7 +84,7 @@ class Recomputer:
                 "nothing to choose recomputation for."
             )
         self._search = Search(self.graph)
-        self.plain_peak_bytes = peaks(self.plain).peak_allocated
+        self.plain_peak_bytes = self._played(self.plain).peak_allocated
         self._beside = self.plain_peak_bytes - self.graph.plain_peak_bytes
         """What later steps have beside the first, such as the optimizer's state."""
         self._verified: dict[tuple[BlockRecompute, ...], StepTrace] = {}
@@ -93,7 +101,9 @@ class Recomputer:
 
     def for_peak(self, wanted_bytes: int) -> RecomputeChoice:
         """The allocated peak may be this."""
-        return self._corrected(lambda trace: peaks(trace).peak_allocated - wanted_bytes, wanted_bytes, wanted_bytes)
+        return self._corrected(
+            lambda trace: self._played(trace).peak_allocated - wanted_bytes, wanted_bytes, wanted_bytes
+        )
 
     def for_card(self, excess_of: Callable[[StepTrace], int]) -> RecomputeChoice:
         """`excess_of` tells how many bytes a step takes more than a card has; not above 0 where it fits."""
@@ -113,6 +123,9 @@ class Recomputer:
             self._verified[blocks] = capture(request, time_limit_s=self._time_limit_s)
         return self._verified[blocks]
 
+    def _played(self, trace: StepTrace) -> Played:
+        return peaks(trace, outputs_until=self._outputs_until)
+
     def _corrected(
         self, excess_of: Callable[[StepTrace], int], wanted_bytes: int | None, limit_bytes: int
     ) -> RecomputeChoice:
@@ -126,8 +139,10 @@ class Recomputer:
         excess = excess_of(self.trace_with(least))
         if excess <= 0:
             return self._choice(least, wanted_bytes, met=True)
-        peak = peaks(self.trace_with(least)).peak_allocated  # others may need no more, where blocks are not what peaks
-        cheaper = self._cheapest(lambda trace: peaks(trace).peak_allocated - peak, peak)
+        peak = self._played(
+            self.trace_with(least)
+        ).peak_allocated  # others may need no more: blocks may not be what peaks
+        cheaper = self._cheapest(lambda trace: self._played(trace).peak_allocated - peak, peak)
         return self._choice(cheaper or least, wanted_bytes, met=False)
 
     def _cheapest(self, excess_of: Callable[[StepTrace], int], limit_bytes: int) -> Chosen | None:
@@ -165,7 +180,7 @@ class Recomputer:
     def _choice(self, chosen: Chosen, wanted_bytes: int | None, *, met: bool) -> RecomputeChoice:
         blocks = self._blocks(chosen)
         trace = self.trace_of(blocks)
-        peak, extra = peaks(trace).peak_allocated, trace.flops - self.plain.flops
+        peak, extra = self._played(trace).peak_allocated, trace.flops - self.plain.flops
         return RecomputeChoice(
             blocks=blocks,
             met=met,
@@ -196,7 +211,7 @@ class Recomputer:
         if met:
             return Reason("recompute=chosen", f"The least arithmetic that keeps within the memory: {figures}.", numbers)
         asked = "what the card has" if wanted is None else f"{wanted / MIB:,.0f} MiB"
-        held = max(peaks(self.trace_of(blocks)).by_category.items(), key=lambda item: item[1])
+        held = max(self._played(self.trace_of(blocks)).by_category.items(), key=lambda item: item[1])
         because = f"No recomputation keeps within {asked}. With the least memory, {figures}; "
         because += f"most of that peak is {held[0].replace('_', ' ')} ({held[1] / MIB:,.0f} MiB)."
         return Reason("recompute=chosen", because, numbers)
