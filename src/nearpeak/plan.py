@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from nearpeak.errors import SettingError
+from nearpeak.errors import MissingExtraError, SettingError
 from nearpeak.reason import Reason
 
-__all__ = ["BlockRecompute", "LoaderSettings", "Plan", "load_plan", "operator_key", "save_plan"]
+__all__ = ["BlockRecompute", "LoaderSettings", "Plan", "check_plan_format", "load_plan", "operator_key", "save_plan"]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 MicroBatching = Literal["auto", "fixed", "partition", "packed"]
@@ -138,9 +139,19 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan as JSON or TOML, by the file's ending."""
     import msgspec
 
+    check_plan_format(path)
     encode = msgspec.toml.encode if _is_toml(path) else msgspec.json.encode
     data = encode(_without_none(msgspec.to_builtins(plan)))
     Path(path).write_bytes(data if _is_toml(path) else msgspec.json.format(data, indent=2))
+
+
+def check_plan_format(path: str | Path) -> None:
+    """Whether `save_plan` can write the file's format here: to be asked before long work whose result is a plan."""
+    if _is_toml(path) and importlib.util.find_spec("tomli_w") is None:
+        raise MissingExtraError(
+            f"{path}: tomli-w is not installed, which writes TOML. Get it with: pip install 'nearpeak[train]'; or name "
+            "the file .json."
+        )
 
 
 def load_plan(path: str | Path) -> Plan:

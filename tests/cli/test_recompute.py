@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from nearpeak.cli.main import main
-from nearpeak.plan import load_plan
+from nearpeak.errors import MissingExtraError
+from nearpeak.plan import Plan, load_plan, save_plan
 from nearpeak.planner import recompute
 from nearpeak.predict.request import CaptureRequest
 from nearpeak.predict.step_trace import Allocation, Operator, Segment, StepTrace
@@ -132,6 +134,23 @@ def test_the_plan_is_written_with_what_it_was_made_for(tmp_path: Path, capfd: py
     ]
     assert main(["predict", "memory", "some-model", "--recompute", "auto", *options]) == 2
     assert "--force replaces it" in capfd.readouterr().err
+
+
+def test_a_plan_that_cannot_be_written_as_toml_is_refused_before_the_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tomli_w", None)  # as where it is not installed
+    monkeypatch.setattr(recompute, "capture", unexpected)
+    options = ("predict", "memory", "some-model", "--recompute", "auto", "--memory-budget", "0.5", "--save-plan")
+    assert main([*options, str(tmp_path / "plan.toml")]) == 1
+    assert "pip install 'nearpeak[train]'" in capfd.readouterr().err
+    with pytest.raises(MissingExtraError, match="tomli-w"):
+        save_plan(Plan(), tmp_path / "plan.toml")
+    save_plan(Plan(), tmp_path / "plan.json")
+
+
+def unexpected(request: CaptureRequest, **_: Any) -> StepTrace:
+    raise AssertionError("captured before the options were checked")
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,12 @@ def check_auto(given: dict[str, Any], force: bool) -> None:
             "--memory-budget and --layout exclude each other: a budget is for one device that holds the whole model; "
             "with --layout, name the card (--gpu or --gpu-memory) that each device shall fit."
         )
-    if plan is not None and plan.exists() and not force:
-        raise click.UsageError(f"{plan} exists; --force replaces it.")
+    if plan is not None:
+        from nearpeak.plan import check_plan_format
+
+        if plan.exists() and not force:
+            raise click.UsageError(f"{plan} exists; --force replaces it.")
+        check_plan_format(plan)
 
 
 def chosen_recompute(

@@ -51,6 +51,7 @@ PACKAGES = (
     Package("nvidia-ml-py", None, "12.560", None, "readings of NVIDIA devices", module="pynvml"),
     Package("torch", "train", "2.6", None, "training"),
     Package("safetensors", "train", "0.4.3", None, "saved models"),
+    Package("tomli-w", "train", "1.0", None, "plans written as TOML", module="tomli_w"),
     Package("transformers", "hf", "5.0", "6", "the Trainer drop-in, `nearpeak train`, `nearpeak demo`"),
     Package("tokenizers", "hf", "0.22", None, "tokenizers of text tasks"),
     Package("datasets", "hf", "4.0", None, "data of text tasks"),
