@@ -185,6 +185,53 @@ def test_memory_is_given_back_as_backward_goes(monkeypatch: pytest.MonkeyPatch) 
     assert len(kept) >= alive[0] > alive[1] > alive[2] > alive[3] > alive[4] == 0
 
 
+class OfEachOperator:
+    """Letters by operator."""
+
+    def __init__(self, **letters: str) -> None:
+        self.letters = letters
+
+    def begin(self) -> None:
+        pass
+
+    def choices(self, block: str, operator: str, tensors: int) -> str:
+        return self.letters.get(operator, "r" * tensors)
+
+    def end(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("letter", "stays"), [("k", False), ("r", True)])
+def test_kept_results_hold_no_operands(letter: str, stays: bool) -> None:
+    """What the block reads is needed for nothing but to compute it again."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    between: list[StorageWeakRef] = []
+    model[0].register_forward_hook(lambda _module, _args, out: between.append(StorageWeakRef(out.untyped_storage())))
+    recomputation = Recomputation(model, ["1"], OfEachOperator(relu=letter))
+    y = model(torch.randn(3, 4))
+    assert between[0].expired() is not stays
+    y.sum().backward()
+    recomputation.remove()
+
+
+class Dropped(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.native_dropout(x, 0.5, True)[0]
+
+
+@pytest.mark.parametrize(("letters", "stays"), [("rk", False), ("kr", True)])
+def test_a_result_that_nobody_saved_holds_no_operands(letters: str, stays: bool) -> None:
+    """Backward of dropout needs its mask; its other result is only added to."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Dropped())
+    between: list[StorageWeakRef] = []
+    model[0].register_forward_hook(lambda _module, _args, out: between.append(StorageWeakRef(out.untyped_storage())))
+    recomputation = Recomputation(model, ["1"], OfEachOperator(native_dropout=letters))
+    y = model(torch.randn(3, 4)) + 1
+    assert between[0].expired() is not stays
+    y.sum().backward()
+    recomputation.remove()
+
+
 def test_a_second_backward_through_the_same_graph_works() -> None:
     model, batch = made("bert")
     torch.manual_seed(1)

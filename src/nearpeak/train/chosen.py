@@ -190,8 +190,11 @@ class _Recorder(TorchDispatchMode):
         return Part(made, tensor)
 
     def forget(self) -> None:
-        """Forward has ended: what nobody saved need not stay."""
+        """Forward has ended: what nobody saved need not stay, nor what only that was made of."""
+        calls = list({id(made.call): made.call for _, made in self._made.values()}.values())
         self._made.clear()
+        while calls:
+            calls.pop().forget_if_kept()  # the last first: each may be the only one to ask for results of earlier ones
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -239,6 +242,7 @@ class _Recorder(TorchDispatchMode):
             if choice == "k":
                 made.kept = _detached(results[place])
             self._made[key] = StorageWeakRef(results[place].untyped_storage()), made
+        call.forget_if_kept()
 
     def _maker(self, tensor: torch.Tensor) -> Made | None:
         """Who made the storage of a tensor, if it can be found again in it."""

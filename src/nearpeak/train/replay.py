@@ -115,6 +115,11 @@ class Call:
         """Those that somebody still may ask for."""
         return [made for made in (reference() for reference in self.made) if made is not None]
 
+    def forget_if_kept(self) -> None:
+        """With all results kept that anybody may ask for, it never runs again, and its operands need not stay."""
+        if all(made.kept is not None for made in self.results()):
+            self.arguments, self.sources, self.state = ((), {}), (), None
+
     def run(self, values: dict[tuple[int, int], torch.Tensor]) -> list[torch.Tensor]:
         """The tensors that it returns."""
 
