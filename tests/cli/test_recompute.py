@@ -149,6 +149,38 @@ def test_a_plan_that_cannot_be_written_as_toml_is_refused_before_the_search(
     save_plan(Plan(), tmp_path / "plan.json")
 
 
+@pytest.mark.parametrize("option", ["--save-plan", "--output"])
+@pytest.mark.parametrize("inside", ["missing/out.json", "file/out.json"])
+def test_what_cannot_be_written_is_refused_before_the_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str, inside: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(recompute, "capture", unexpected)
+    path = str(tmp_path / inside)
+    assert main(["predict", "memory", "some-model", "--recompute", "auto", "--memory-budget", "0.5", option, path]) == 2
+    assert f"{option} {path}: there is no folder" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--save-plan", "--output"])
+def test_what_fails_to_be_written_at_the_end_is_said_after_the_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def losing(request: CaptureRequest, **given: Any) -> StepTrace:
+        """The folder goes while the search runs."""
+        folder.rmdir() if folder.exists() else None
+        return step(request, **given)
+
+    monkeypatch.setattr(recompute, "capture", losing)
+    options = ("--recompute", "auto", "--memory-budget", "0.7", option, str(folder / "out.json"))
+    assert main(["predict", "memory", "some-model", "--json", *options]) in (1, 2)
+    said = capfd.readouterr()
+    assert json.loads(said.out)["recompute"]["met"]
+    assert "out.json: cannot be written" in said.err
+
+
 def unexpected(request: CaptureRequest, **_: Any) -> StepTrace:
     raise AssertionError("captured before the options were checked")
 

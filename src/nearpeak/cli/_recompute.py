@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nearpeak.cli._recordings import refuse_unwritable
+from nearpeak.errors import SettingError
+
 if TYPE_CHECKING:
     from nearpeak.planner.recompute import RecomputeChoice, Recomputer
     from nearpeak.predict.cards import DeviceModel
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from nearpeak.predict.request import CaptureRequest
     from nearpeak.predict.step_trace import OutputsUntil, StepTrace
 
-__all__ = ["check_auto", "chosen_recompute", "print_recompute", "recompute_document"]
+__all__ = ["check_auto", "chosen_recompute", "print_recompute", "recompute_document", "save_choice"]
 
 MIB = 1 << 20
 
@@ -45,6 +48,7 @@ def check_auto(given: dict[str, Any], force: bool) -> None:
         if plan.exists() and not force:
             raise click.UsageError(f"{plan} exists; --force replaces it.")
         check_plan_format(plan)
+        refuse_unwritable("--save-plan", plan)
 
 
 def chosen_recompute(
@@ -63,8 +67,6 @@ def chosen_recompute(
     else:
         assert card is not None  # check_auto has seen to it
         choice = recomputer.for_card(lambda trace: _excess_bytes(forecast_of(trace), card))
-    if given["save_plan"] is not None:
-        _save(choice, request, given["save_plan"])
     return recomputer.trace_of(choice.blocks), choice
 
 
@@ -84,7 +86,7 @@ def _excess_bytes(forecast: MemoryForecast, card: DeviceModel) -> int:
     return min(excess, 0) if forecast.fits else max(excess, 1)
 
 
-def _save(choice: RecomputeChoice, request: CaptureRequest, path: Path) -> None:
+def save_choice(choice: RecomputeChoice, request: CaptureRequest, path: Path) -> None:
     """Precision and micro-batch stand beside it: with others the blocks would call other operators."""
     from nearpeak.plan import Plan, save_plan
 
@@ -96,7 +98,10 @@ def _save(choice: RecomputeChoice, request: CaptureRequest, path: Path) -> None:
         recompute_blocks=choice.blocks,
         reasons=(choice.reason,),
     )
-    save_plan(plan, path)
+    try:
+        save_plan(plan, path)
+    except OSError as error:
+        raise SettingError(f"--save-plan {path}: cannot be written: {error.strerror or error}.") from None
 
 
 def recompute_document(choice: RecomputeChoice | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,16 @@ def refuse_overwriting(option: str, path: Path | None, *, force: bool) -> None:
     """Before any work is done."""
     if path is not None and path.exists() and not force:
         raise SettingError(f"{option} {path}: the file exists; choose another or give --force.")
+
+
+def refuse_unwritable(option: str, path: Path | None) -> None:
+    """Before any work is done: a file in a folder that is missing or may not be written to."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise SettingError(f"{option} {path}: there is no folder {path.parent}; make it, or name another.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise SettingError(f"{option} {path}: may not be written; name another place.")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nearpeak.cli._recompute import check_auto, chosen_recompute, print_recompute, recompute_document
+from nearpeak.cli._recompute import check_auto, chosen_recompute, print_recompute, recompute_document, save_choice
+from nearpeak.cli._recordings import refuse_unwritable, write_text
 
 if TYPE_CHECKING:
     from nearpeak.planner.recompute import RecomputeChoice
@@ -76,6 +77,7 @@ def memory(model: str, output: Path | None, force: bool, as_json: bool, **given:
     """
     if output is not None and output.exists() and not force:
         raise click.UsageError(f"{output} exists; --force replaces it.")
+    refuse_unwritable("--output", output)
     if given["find_batch"] and not (given["gpu_name"] or given["gpu_memory"]):
         raise click.UsageError("--find-batch needs --gpu or --gpu-memory: the card that it shall fit.")
     request, card = _request(model, given), _card(given)
@@ -89,8 +91,6 @@ def memory(model: str, output: Path | None, force: bool, as_json: bool, **given:
         trace, request, found = _trace(request, card, reading, given)
     forecast = _forecast(trace, card, reading, given)
     document = _document(request, card, forecast, found) | recompute_document(recompute)
-    if output is not None:
-        _write(output, request, card, forecast, document)
     if as_json:
         from nearpeak.report.document import to_json
 
@@ -99,6 +99,10 @@ def memory(model: str, output: Path | None, force: bool, as_json: bool, **given:
         _print(request, card, forecast, found)
         if recompute is not None:
             print_recompute(recompute)
+    if output is not None:
+        _write(output, request, card, forecast, document)
+    if recompute is not None and given["save_plan"] is not None:
+        save_choice(recompute, request, given["save_plan"])
     return 0
 
 
@@ -303,9 +307,9 @@ def _write(
 
         which = f"{request.model}, micro-batch {request.batch:,}" + (f", {card.name}" if card else "")
         shown = memory_page(forecast, which, card.memory_bytes if card else None)
-        output.write_text(shown, encoding="utf-8")
+        write_text(output, shown)
     else:
-        output.write_text(to_json(document) + "\n", encoding="utf-8")
+        write_text(output, to_json(document) + "\n")
 
 
 def _print(request: CaptureRequest, card: DeviceModel | None, forecast: MemoryForecast, found: str | None) -> None:
