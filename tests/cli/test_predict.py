@@ -171,9 +171,14 @@ def test_html_report_has_the_timeline_and_the_treemap(tmp_path: Path) -> None:
         (("--find-batch",), "--find-batch needs --gpu"),
         (("--calibrate", "used=many"), "must be a size"),
         (("--layout", "fsdp"), "SCHEME:DEVICES"),
+        (("--layout", "fsdp:1"), "needs at least 2"),
+        (("--layout", "rows:2"), "must be one of ddp"),
         (("--alloc-conf", "max_split_size_mb:1"), "at least 20"),
     ],
 )
-def test_bad_usage_exits_2_and_says_why(capfd: pytest.CaptureFixture[str], options: tuple[str, ...], said: str) -> None:
+def test_bad_usage_exits_2_and_says_why_before_any_capture(
+    captured: list[CaptureRequest], capfd: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
     assert main(["predict", "memory", "some-model", *options]) == 2
     assert said in capfd.readouterr().err
+    assert captured == []

@@ -194,8 +194,15 @@ def unexpected(request: CaptureRequest, **_: Any) -> StepTrace:
         (["--recompute", "auto", "--gpu-memory", "8GiB", "--find-batch"], "exclude each other"),
         (["--recompute", "auto", "--memory-budget", "1.5"], "must be a share"),
         (["--recompute", "auto", "--memory-budget", "much"], "much"),
+        (["--recompute", "auto", "--memory-budget", "5368709120"], "a peak with its unit"),
+        (["--recompute", "auto", "--memory-budget", "nan"], "must be a share"),
+        (["--recompute", "auto", "--memory-budget", "0GiB"], "a peak must be above 0"),
+        (["--recompute", "auto", "--gpu-memory", "8GiB", "--layout", "fsdp:1"], "needs at least 2"),
     ],
 )
-def test_bad_usage_is_named(options: list[str], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_named_before_the_search(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(recompute, "capture", unexpected)
     assert main(["predict", "memory", "some-model", *options]) == 2
     assert said in capfd.readouterr().err

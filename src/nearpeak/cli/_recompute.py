@@ -37,6 +37,8 @@ def check_auto(given: dict[str, Any], force: bool) -> None:
         raise click.UsageError(
             "--recompute auto needs the memory to keep within: --memory-budget, --gpu or --gpu-memory."
         )
+    if given["memory_budget"] is not None:
+        _budget(given["memory_budget"])
     if given["memory_budget"] is not None and given["layout"] is not None:
         raise click.UsageError(
             "--memory-budget and --layout exclude each other: a budget is for one device that holds the whole model; "
@@ -71,13 +73,27 @@ def chosen_recompute(
 
 
 def _for_budget(recomputer: Recomputer, text: str) -> RecomputeChoice:
+    budget = _budget(text)
+    return recomputer.for_share(budget) if isinstance(budget, float) else recomputer.for_peak(budget)
+
+
+def _budget(text: str) -> float | int:
+    """A share of the activations, or a peak in bytes."""
     from nearpeak.predict.reading import parse_size
 
     try:
         share = float(text)
     except ValueError:
-        return recomputer.for_peak(parse_size(text))
-    return recomputer.for_share(share)
+        peak_bytes = parse_size(text)
+        if peak_bytes < 1:
+            raise SettingError(f"--memory-budget {text}: a peak must be above 0.") from None
+        return peak_bytes
+    if not 0 < share <= 1:
+        raise SettingError(
+            f"--memory-budget {text}: must be a share of the activations, above 0 and at most 1, or a peak with its "
+            "unit, such as 10GiB or 5368709120B."
+        )
+    return share
 
 
 def _excess_bytes(forecast: MemoryForecast, card: DeviceModel) -> int:

@@ -81,6 +81,8 @@ def memory(model: str, output: Path | None, force: bool, as_json: bool, **given:
     if given["find_batch"] and not (given["gpu_name"] or given["gpu_memory"]):
         raise click.UsageError("--find-batch needs --gpu or --gpu-memory: the card that it shall fit.")
     request, card = _request(model, given), _card(given)
+    _layout(given)  # both refuse what is wrong in them, before anything is captured
+    _settings(given)
     check_auto(given, force)
     reading = _reading(request, given)
     recompute: RecomputeChoice | None = None
