@@ -52,16 +52,16 @@ def predict_rows(rows: Sequence[tuple[dict[str, str], CaptureRequest]]) -> tuple
     for begin in range(0, len(rows), PROCESS_ROWS):
         chunk = rows[begin : begin + PROCESS_ROWS]
         results = capture_all([request for _, request in chunk], time_limit_s=90)
-        for (row, request), result in zip(chunk, results, strict=True):
+        for (row, _), result in zip(chunk, results, strict=True):
             if isinstance(result, NearpeakError):
                 failed.append(str(result)[:160])
             else:
-                done.append(_predicted(row, request, result))
+                done.append(_predicted(row, result))
     return done, failed
 
 
-def _predicted(row: dict[str, str], request: CaptureRequest, trace: StepTrace) -> Predicted:
-    played = peaks(trace, outputs_until=request.outputs_until or "next_step")
+def _predicted(row: dict[str, str], trace: StepTrace) -> Predicted:
+    played = peaks(trace)
     sizes = (played.peak_reserved / MIB, played.peak_allocated / MIB)
     return Predicted(row, *sizes, trace.parameters, trace.trainable_parameters)
 

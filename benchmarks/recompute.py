@@ -21,10 +21,10 @@ import msgspec
 from _table import Target, finish, options, print_table
 
 from nearpeak.errors import NearpeakError
-from nearpeak.planner.recompute import PREPARE_RECOMPUTE, RecomputeChoice, Recomputer
+from nearpeak.planner.recompute import RecomputeChoice, Recomputer
 from nearpeak.predict.capture import capture_all
 from nearpeak.predict.memory import peaks
-from nearpeak.predict.request import CaptureRequest
+from nearpeak.predict.request import PREPARE_RECOMPUTE, CaptureRequest
 
 MIB = 1 << 20
 MODELS = {

@@ -24,7 +24,6 @@ __all__ = ["command"]
 SCHEMA = 1
 MIB = 1 << 20
 ROWS_SHOWN = 10
-PREPARE_RECOMPUTE = "nearpeak.train.recompute:apply_recompute"
 
 
 @click.group("predict")
@@ -112,7 +111,7 @@ def memory(model: str, output: Path | None, force: bool, as_json: bool, **given:
 
 
 def _request(model: str, given: dict[str, Any]) -> CaptureRequest:
-    from nearpeak.predict.request import CaptureRequest, Lora
+    from nearpeak.predict.request import PREPARE_RECOMPUTE, CaptureRequest, Lora
 
     policy = given["recompute"]
     own = policy == "model" or (policy == "blocks" and _kind(model, given["source"]) in ("huggingface", "timm"))

@@ -16,13 +16,12 @@ from nearpeak.planner.search import Chosen, Search
 from nearpeak.predict.capture import TIME_LIMIT_S, capture
 from nearpeak.predict.memory import peaks
 from nearpeak.predict.played import Played
-from nearpeak.predict.request import CaptureRequest
+from nearpeak.predict.request import PREPARE_RECOMPUTE, CaptureRequest
 from nearpeak.predict.step_trace import OutputsUntil, StepTrace
 from nearpeak.reason import Reason
 
 __all__ = ["RecomputeChoice", "Recomputer"]
 
-PREPARE_RECOMPUTE = "nearpeak.train.recompute:apply_recompute"
 MIB = 1 << 20
 CORRECTIONS = 7
 """Captures at most for one budget."""

@@ -35,7 +35,6 @@ class Played:
     peak_tried: int
     """Reserved for a moment while `cudnn.benchmark` has algorithms tried, on a device without limit; 0: none are."""
     peak_phase: str
-    peak_step: int
     by_category: dict[str, int]
     """Allocated at the peak."""
     by_module: dict[str, dict[str, int]]
@@ -55,7 +54,6 @@ def play(trace: StepTrace, settings: AllocatorSettings | None = None) -> Played:
         peak_reserved=status.peak_reserved,
         peak_tried=run.peak_tried,
         peak_phase=run.peak[1],
-        peak_step=run.peak[2],
         by_category=by_category,
         by_module=by_module,
         curve=run.curve(),
@@ -79,8 +77,8 @@ class _Run:
 
     def __init__(self, trace: StepTrace, allocator: CachingAllocator) -> None:
         self.allocator = allocator
-        self.peak: tuple[int, str, int] = (0, "build", 0)
-        """(events until then, phase, step)"""
+        self.peak: tuple[int, str] = (0, "build")
+        """(events until then, phase)"""
         self.peak_tried = 0
         self._tried = iter(trace.tried_bytes)
         self._trace = trace
@@ -105,7 +103,7 @@ class _Run:
             self._allocated.append(status.allocated)
             self._reserved.append(status.reserved)
             if status.peak_allocated > highest:
-                self.peak = (len(self._allocated), phase, step)
+                self.peak = (len(self._allocated), phase)
 
     def held(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
         """By category and by module, at the peak."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from nearpeak.errors import SettingError
-from nearpeak.predict.step_trace import OutputsUntil
 
-__all__ = ["OPTIMIZERS", "CaptureRequest", "Implementation", "Kind", "Lora", "Precision"]
+__all__ = ["OPTIMIZERS", "PREPARE_RECOMPUTE", "CaptureRequest", "Implementation", "Kind", "Lora", "Precision"]
 
 Kind = Literal["huggingface", "timm", "torchvision", "function"]
 Precision = Literal["fp32", "bf16", "fp16", "bf16-weights", "fp16-weights"]
 Implementation = Literal["foreach", "fused", "for-loop"]
+PREPARE_RECOMPUTE = "nearpeak.train.recompute:apply_recompute"
+"""For `CaptureRequest.prepare`: recomputation by a policy, which `prepare_arguments` name."""
 OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "rmsprop", "adagrad", "adamax", "nadam", "radam", "adafactor")
 
 
@@ -59,8 +60,6 @@ class CaptureRequest:
     channels_last: bool = False
     cudnn_benchmark: bool = False
     """`torch.backends.cudnn.benchmark`: each new shape of a convolution tries algorithms and then empties the cache."""
-    outputs_until: OutputsUntil | None = None
-    """How long the training loop holds what a forward pass returns; None: not known, so the longest is likely."""
     attention: str | None = None
     """For HF models: `sdpa`, `eager`, …; None: the model's default."""
     compute_capability: tuple[int, int] = (8, 0)
@@ -79,8 +78,6 @@ class CaptureRequest:
         _check("kind", self.kind, get_args(Kind))
         _check("implementation", self.implementation, get_args(Implementation))
         _check("optimizer", self.optimizer, OPTIMIZERS)
-        if self.outputs_until is not None:
-            _check("outputs_until", self.outputs_until, get_args(OutputsUntil))
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

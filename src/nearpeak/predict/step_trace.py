@@ -103,7 +103,7 @@ def repeated(trace: StepTrace, steps: int, *, outputs_until: OutputsUntil = "nex
     build = [segment for segment in first if segment.phase == "build"]
     later_optimizer = [segment for segment in trace.segments if segment.step == 1]
     composer = _Composer(trace)
-    composed = [composer.as_recorded(segment) for segment in build]
+    composed = list(build)
     for step in range(steps):
         composed += composer.step(step, body if step == 0 else _with(body, later_optimizer), outputs_until)
     return replace(trace, allocations=tuple(composer.allocations), segments=tuple(composed), steps=steps)
@@ -138,9 +138,6 @@ class _Composer:
         """Recorded number → that of its latest repetition."""
         self._left: set[int] = set()
         """What the last step left behind, outside the optimizer."""
-
-    def as_recorded(self, segment: Segment) -> Segment:
-        return segment
 
     def step(self, step: int, body: list[Segment], outputs_until: OutputsUntil) -> list[Segment]:
         composed: list[Segment] = []
