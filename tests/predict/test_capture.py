@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from nearpeak.errors import NearpeakError, SettingError, UnsupportedError
+from nearpeak.errors import MissingExtraError, NearpeakError, SettingError, UnsupportedError
 from nearpeak.predict.capture import capture, capture_all
 from nearpeak.predict.memory import forecast_memory
 from nearpeak.predict.played import play
@@ -293,3 +293,25 @@ def test_requests_are_checked_before_anything_runs() -> None:
         CaptureRequest(model="x", precision="fp8")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="batch=0"):
         CaptureRequest(model="x", batch=0)
+
+
+@pytest.mark.parametrize(
+    ("torch", "kind", "said"),
+    [
+        (
+            "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')",
+            MissingExtraError,
+            "some-model: torch is not installed. Get it with: pip install 'nearpeak[train]'",
+        ),
+        ("raise ImportError('libfoo.so: cannot open')", UnsupportedError, "torch cannot be loaded: libfoo.so"),
+    ],
+)
+def test_without_torch_each_request_is_answered_with_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, kind: type[NearpeakError], said: str
+) -> None:
+    (tmp_path / "torch.py").write_text(torch)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    answers = capture_all([CaptureRequest(model=name) for name in ("some-model", "another")])
+    assert [type(each) for each in answers] == [kind] * 2
+    assert said in str(answers[0])
+    assert str(answers[1]).startswith("another: ")

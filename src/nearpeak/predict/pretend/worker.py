@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from nearpeak.errors import NearpeakError, UnsupportedError
+from nearpeak.hardware.packages import extra_of
 from nearpeak.predict.request import CaptureRequest
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def main(arguments: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (int(memory_bytes), int(memory_bytes)))
     requests = msgspec.json.decode(Path(request_path).read_bytes(), type=list[CaptureRequest])
     work = _Work(requests, Path(folder), float(limit_s))
+    work.prepare()
     while work.first_open < len(requests):
         work.in_a_child()
     return 0
@@ -55,10 +57,18 @@ class _Work:
 
     def __init__(self, requests: list[CaptureRequest], folder: Path, limit_s: float) -> None:
         self._requests, self._folder, self._limit_s = requests, folder, limit_s
-        self._modules = _prepared(requests)
+        self._modules: ModuleStack
         self._note = mmap.mmap(-1, NOTE_BYTES)
         """Where the step is, should its process end."""
         self._since_s: dict[int, float] = {}
+
+    def prepare(self) -> None:
+        """Before the first child; what torch lacks is the answer to all requests."""
+        try:
+            self._modules = _prepared(self._requests)
+        except (ImportError, NearpeakError) as error:
+            for number in range(len(self._requests)):
+                self._answer(number, _lacking(error))
 
     @property
     def first_open(self) -> int:
@@ -182,6 +192,17 @@ def _prepared(requests: list[CaptureRequest]) -> ModuleStack:
 
         transformers()
     return ModuleStack()
+
+
+def _lacking(error: ImportError | NearpeakError) -> dict[str, Any]:
+    """Why no step can be run at all."""
+    if isinstance(error, NearpeakError):
+        return {"error": str(error), "kind": type(error).__name__}
+    extra = extra_of((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
+    if extra is None:
+        return {"error": f"torch cannot be loaded: {error}", "kind": "UnsupportedError"}
+    said = f"{error.name} is not installed. Get it with: pip install 'nearpeak[{extra}]'"
+    return {"error": said, "kind": "MissingExtraError"}
 
 
 def _described(error: Exception) -> str:
