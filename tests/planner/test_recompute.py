@@ -271,3 +271,10 @@ def test_models_without_blocks_are_refused() -> None:
     renamed = replace(plain, operators=tuple(replace(operator, module="body") for operator in plain.operators))
     with pytest.raises(UnsupportedError, match="no numbered modules"):
         Recomputer(CaptureRequest(model="body"), trace=renamed)
+
+
+def test_steps_without_arithmetic_are_refused() -> None:
+    plain = step_of([Op("gelu", (-1,), 8), Op("add.Tensor", (0,), 2)], 2)
+    plain = replace(plain, operators=tuple(replace(operator, flops=0) for operator in plain.operators))
+    with pytest.raises(UnsupportedError, match="no arithmetic to weigh"):
+        Recomputer(CaptureRequest(model="made-up"), trace=plain)

@@ -82,6 +82,11 @@ class Recomputer:
                 f"{request.model}: no numbered modules (ModuleList, Sequential) that backward goes through: there is "
                 "nothing to choose recomputation for."
             )
+        if not self.plain.flops:
+            raise UnsupportedError(
+                f"{request.model}: its step has no matrix product or convolution, so there is no arithmetic to weigh "
+                "recomputation by; leave out recompute."
+            )
         self._search = Search(self.graph)
         self.plain_peak_bytes = self._played(self.plain).peak_allocated
         self._beside = self.plain_peak_bytes - self.graph.plain_peak_bytes
