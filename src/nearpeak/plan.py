@@ -176,7 +176,15 @@ def _is_toml(path: str | Path) -> bool:
 def _refuse_unknown(builtins: Any, path: str | Path) -> None:
     if not isinstance(builtins, dict):
         raise SettingError(f"{path}: not a plan: the file must hold a table of settings.")
-    for table, kind, name in ((builtins, Plan, "a plan"), (builtins.get("loader", {}), LoaderSettings, "[loader]")):
+    blocks = builtins.get("recompute_blocks")
+    tables: list[tuple[Any, type, str]] = [
+        (builtins, Plan, "a plan"),
+        (builtins.get("loader", {}), LoaderSettings, "[loader]"),
+    ]
+    for block in blocks if isinstance(blocks, list) else ():
+        if isinstance(block, dict):  # what else stands there is refused by its type
+            tables.append((block, BlockRecompute, "an entry of recompute_blocks"))
+    for table, kind, name in tables:
         unknown = sorted(set(table) - set(kind.__slots__))
         if unknown:
             raise SettingError(f"{path}: unknown setting {unknown[0]!r}; {name} has {', '.join(kind.__slots__)}.")

@@ -310,6 +310,13 @@ def test_a_plan_survives_its_file(tmp_path: Any) -> None:
         assert load_plan(tmp_path / name) == plan
 
 
+def test_a_misspelt_key_of_a_block_is_refused(tmp_path: Any) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"recompute": "chosen", "recompute_blocks": [{"modules": ["a.0"], "operators": [], "operator": []}]}')
+    with pytest.raises(SettingError, match="unknown setting 'operator'; an entry of recompute_blocks has modules"):
+        load_plan(path)
+
+
 def test_a_plan_of_another_model_is_refused() -> None:
     model, batch = made("bert")
     blocks = planned(model, batch)
