@@ -222,14 +222,15 @@ class _Recorder(TorchDispatchMode):
         return out
 
     def _remember(self, call: Call, operands: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """Each new storage among the results belongs to this call from now on."""
+        """Each new storage among the results belongs to this call from now on, on the device whose random numbers are
+        remembered: what another holds stays."""
         known = {each.untyped_storage()._cdata for each in operands if _in_one_piece(each)}
         new: dict[int, int] = {}
         for place, result in enumerate(results):
             if not _in_one_piece(result):
                 continue
             storage = result.untyped_storage()
-            if storage._cdata not in known and storage.nbytes() and result.device.type == self._device.type:
+            if storage._cdata not in known and storage.nbytes() and result.device == self._device:
                 new.setdefault(storage._cdata, place)
         if not new:
             return
