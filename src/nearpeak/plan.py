@@ -181,9 +181,8 @@ def _refuse_unknown(builtins: Any, path: str | Path) -> None:
         (builtins, Plan, "a plan"),
         (builtins.get("loader", {}), LoaderSettings, "[loader]"),
     ]
-    for block in blocks if isinstance(blocks, list) else ():
-        if isinstance(block, dict):  # what else stands there is refused by its type
-            tables.append((block, BlockRecompute, "an entry of recompute_blocks"))
+    entries = blocks if isinstance(blocks, list) else []  # what else stands there is refused by its type
+    tables += [(each, BlockRecompute, "an entry of recompute_blocks") for each in entries if isinstance(each, dict)]
     for table, kind, name in tables:
         unknown = sorted(set(table) - set(kind.__slots__))
         if unknown:

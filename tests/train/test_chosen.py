@@ -312,7 +312,8 @@ def test_a_plan_survives_its_file(tmp_path: Any) -> None:
 
 def test_a_misspelt_key_of_a_block_is_refused(tmp_path: Any) -> None:
     path = tmp_path / "plan.json"
-    path.write_text('{"recompute": "chosen", "recompute_blocks": [{"modules": ["a.0"], "operators": [], "operator": []}]}')
+    block = '{"modules": ["a.0"], "operators": ["addmm:k"], "operator": []}'
+    path.write_text(f'{{"recompute": "chosen", "recompute_blocks": [{block}]}}')
     with pytest.raises(SettingError, match="unknown setting 'operator'; an entry of recompute_blocks has modules"):
         load_plan(path)
 
